@@ -1,0 +1,245 @@
+//! What the administrator lets a plugin do, and the check that every effect passes.
+//!
+//! Rules have RBAC's own shape and meaning: a request is allowed when one rule allows all of it. A [`Denial`] names the rule that is missing, as YAML ready to paste.
+
+use std::{collections::BTreeSet, fmt};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    name::{ChannelName, Namespace, ObjectName, Subresource},
+    resource::Resource,
+};
+
+/// Matches everything in a rule's list, as in RBAC.
+const ALL: &str = "*";
+
+/// What one plugin may do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Grants {
+    /// Kubernetes requests.
+    pub rules: Vec<Rule>,
+    /// Names of the gRPC channels that it may call.
+    pub channels: BTreeSet<ChannelName>,
+    /// Whether it may publish events.
+    pub events: bool,
+}
+
+/// One rule, in the shape of RBAC's PolicyRule, with namespaces.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rule {
+    /// API groups; `""` is the core group, `"*"` all.
+    pub api_groups: Vec<String>,
+    /// Resources, `RESOURCE/SUBRESOURCE` for a subresource, `"*"` all of both, `"*/status"` that subresource of all.
+    pub resources: Vec<String>,
+    /// Verbs: get, list, watch, create, update, patch, delete, `"*"` all.
+    pub verbs: Vec<String>,
+    /// Names that the rule is limited to; empty means all. Never allows `create`, or a `list` or `watch` of more than one object.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resource_names: Vec<String>,
+    /// Namespaces that the rule is limited to; empty means all, and cluster-scoped objects.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<Namespace>,
+}
+
+/// What a plugin may ask the API server to do; RBAC's verbs for objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Read one.
+    Get,
+    /// Read many.
+    List,
+    /// Be woken.
+    Watch,
+    /// Make one.
+    Create,
+    /// Replace one.
+    Update,
+    /// Change one.
+    Patch,
+    /// Remove one.
+    Delete,
+}
+
+impl Verb {
+    /// As RBAC writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A request to the API server as authorization sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Access<'a> {
+    /// What to do.
+    pub verb: Verb,
+    /// To which kind.
+    pub resource: &'a Resource,
+    /// To which part of it.
+    pub subresource: Option<&'a Subresource>,
+    /// Where; none is all namespaces or a cluster-scoped object.
+    pub namespace: Option<&'a Namespace>,
+    /// To which object; none for `create`, and for `list` and `watch` of more than one.
+    pub name: Option<&'a ObjectName>,
+}
+
+impl Access<'_> {
+    /// `RESOURCE` or `RESOURCE/SUBRESOURCE`, as rules write it.
+    fn target(&self) -> String {
+        match self.subresource {
+            Some(sub) => format!("{}/{sub}", self.resource.resource()),
+            None => self.resource.resource().to_owned(),
+        }
+    }
+}
+
+/// What was not granted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is not granted; to allow it, add to {place} of the Plugin document:\n{yaml}")]
+pub struct Denial {
+    /// The request in words, such as `create pods in namespace default`.
+    pub what: String,
+    /// Where the missing piece belongs.
+    pub place: &'static str,
+    /// The missing piece.
+    pub yaml: String,
+}
+
+impl Grants {
+    /// Whether some rule allows this access.
+    pub fn check(&self, access: &Access<'_>) -> Result<(), Denial> {
+        if self.rules.iter().any(|rule| rule.allows(access)) {
+            return Ok(());
+        }
+        let mut yaml = format!(
+            "- apiGroups: [{:?}]\n  resources: [{:?}]\n  verbs: [{:?}]",
+            access.resource.group(),
+            access.target(),
+            access.verb.as_str()
+        );
+        let mut what = format!("{} {}", access.verb, access.target());
+        if !access.resource.group().is_empty() {
+            what = format!("{what} of group {}", access.resource.group());
+        }
+        if let Some(namespace) = access.namespace {
+            yaml.push_str(&format!("\n  namespaces: [{:?}]", namespace.as_str()));
+            what = format!("{what} in namespace {namespace}");
+        } else if matches!(access.verb, Verb::List | Verb::Watch) {
+            what.push_str(" in all namespaces");
+        }
+        Err(Denial { what, place: "spec.grants.rules", yaml })
+    }
+
+    /// Whether the channel may be called.
+    pub fn check_channel(&self, channel: &str) -> Result<ChannelName, Denial> {
+        self.channels.iter().find(|granted| granted.as_str() == channel).cloned().ok_or_else(|| Denial {
+            what: format!("gRPC channel {channel:?}"),
+            place: "spec.grants.channels",
+            yaml: format!("- name: {channel:?}\n  endpoint: http://HOST:PORT"),
+        })
+    }
+
+    /// Whether events may be published.
+    pub fn check_events(&self) -> Result<(), Denial> {
+        if self.events {
+            return Ok(());
+        }
+        Err(Denial { what: "publishing events".into(), place: "spec.grants", yaml: "events: true".into() })
+    }
+}
+
+impl Rule {
+    fn allows(&self, access: &Access<'_>) -> bool {
+        let any = |list: &[String], wanted: &str| list.iter().any(|x| x == ALL || x == wanted);
+        any(&self.api_groups, access.resource.group())
+            && any(&self.verbs, access.verb.as_str())
+            && self.allows_target(access)
+            && (self.namespaces.is_empty() || access.namespace.is_some_and(|n| self.namespaces.contains(n)))
+            && (self.resource_names.is_empty()
+                || access.name.is_some_and(|n| self.resource_names.iter().any(|x| x == n.as_str())))
+    }
+
+    fn allows_target(&self, access: &Access<'_>) -> bool {
+        let target = access.target();
+        self.resources.iter().any(|x| {
+            x == ALL || *x == target || x.strip_prefix("*/").is_some_and(|sub| access.subresource.is_some_and(|s| s.as_str() == sub))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> Rule {
+        let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
+        Rule { api_groups: own(groups), resources: own(resources), verbs: own(verbs), ..Rule::default() }
+    }
+
+    fn check(rules: Vec<Rule>, verb: Verb, target: &str, namespace: Option<&str>, name: Option<&str>) -> Result<(), Denial> {
+        let (resource, sub) = target.split_once('/').map_or((target, None), |(r, s)| (r, Some(s)));
+        let (group, resource) = if resource == "pods" { ("", resource) } else { ("apps", resource) };
+        Grants { rules, ..Grants::default() }.check(&Access {
+            verb,
+            resource: &Resource::parse(group, "v1", resource).unwrap(),
+            subresource: sub.map(|s| Subresource::parse(s).unwrap()).as_ref(),
+            namespace: namespace.map(|n| Namespace::parse(n).unwrap()).as_ref(),
+            name: name.map(|n| ObjectName::parse(n).unwrap()).as_ref(),
+        })
+    }
+
+    #[test]
+    fn one_rule_must_allow_all_of_a_request() {
+        let rules = || vec![rule(&[""], &["pods"], &["get"]), rule(&["apps"], &["deployments"], &["delete"])];
+        assert!(check(rules(), Verb::Get, "pods", Some("a"), Some("x")).is_ok());
+        assert!(check(rules(), Verb::Delete, "pods", Some("a"), Some("x")).is_err());
+        assert!(check(rules(), Verb::Get, "deployments", Some("a"), Some("x")).is_err());
+    }
+
+    #[test]
+    fn a_resource_does_not_bring_its_subresources() {
+        let pods = || vec![rule(&[""], &["pods"], &["*"])];
+        assert!(check(pods(), Verb::Create, "pods/exec", Some("a"), Some("x")).is_err());
+        assert!(check(vec![rule(&["*"], &["*/status"], &["patch"])], Verb::Patch, "pods/status", None, Some("x")).is_ok());
+        assert!(check(vec![rule(&["*"], &["*/status"], &["patch"])], Verb::Patch, "pods", None, Some("x")).is_err());
+        assert!(check(vec![rule(&["*"], &["*"], &["*"])], Verb::Create, "pods/exec", None, None).is_ok());
+    }
+
+    #[test]
+    fn names_and_namespaces_narrow_a_rule() {
+        let named = || vec![Rule { resource_names: vec!["x".into()], ..rule(&[""], &["pods"], &["*"]) }];
+        assert!(check(named(), Verb::Get, "pods", Some("a"), Some("x")).is_ok());
+        assert!(check(named(), Verb::Get, "pods", Some("a"), Some("y")).is_err());
+        assert!(check(named(), Verb::Create, "pods", Some("a"), None).is_err());
+        assert!(check(named(), Verb::List, "pods", Some("a"), None).is_err());
+        let placed = || vec![Rule { namespaces: vec![Namespace::parse("a").unwrap()], ..rule(&[""], &["pods"], &["*"]) }];
+        assert!(check(placed(), Verb::List, "pods", Some("a"), None).is_ok());
+        assert!(check(placed(), Verb::List, "pods", Some("b"), None).is_err());
+        assert!(check(placed(), Verb::List, "pods", None, None).is_err());
+    }
+
+    #[test]
+    fn a_denial_can_be_pasted_as_a_rule_that_allows_the_request() {
+        let denial = check(vec![], Verb::Patch, "deployments/status", Some("a"), Some("x")).unwrap_err();
+        assert!(denial.to_string().starts_with("patch deployments/status of group apps in namespace a is not granted"), "{denial}");
+        let rules: Vec<Rule> = serde_saphyr::from_str(&denial.yaml).unwrap();
+        assert!(check(rules, Verb::Patch, "deployments/status", Some("a"), Some("x")).is_ok());
+    }
+}

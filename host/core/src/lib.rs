@@ -1,0 +1,30 @@
+//! The pure heart of Operetta: what things are called, what may be done, what waits, and the ports through which every effect of a
+//! plugin leaves its sandbox.
+//!
+//! **Nothing here knows wasmtime, kube, tonic or the file system.** Time is tokio's clock, so that tests pause it.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`name`], [`resource`] | names, parsed once at the border |
+//! | [`manifest`] | what a plugin says of itself |
+//! | [`grant`] | what the administrator lets it do |
+//! | [`limit`] | how much of it |
+//! | [`port`] | the traits that the world outside implements |
+//! | [`effect`] | the one way out: checks the grant, then calls the port |
+//! | [`reconcile`] | requests, outcomes, failures |
+//! | [`queue`], [`backoff`] | which key runs next |
+//! | [`cache`] | what is kept of an object, how a change is told |
+//! | [`route`] | which keys an event wakes |
+
+pub mod backoff;
+pub mod cache;
+pub mod effect;
+pub mod grant;
+pub mod limit;
+pub mod manifest;
+pub mod name;
+pub mod port;
+pub mod queue;
+pub mod reconcile;
+pub mod resource;
+pub mod route;

@@ -1,0 +1,269 @@
+//! What a plugin says of itself: a versioned JSON document that the export `manifest` returns. Its JSON schema is `config/manifest.schema.json`.
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    grant::Rule,
+    name::{ChannelName, ControllerName, PluginName},
+    resource::Resource,
+};
+
+/// The version of the document that this host reads.
+pub const MANIFEST_VERSION: u32 = 1;
+
+/// The largest manifest, in bytes. CRDs make up most of it; the API server takes none above 1.5 MiB.
+pub const MAX_MANIFEST: usize = 2 << 20;
+
+/// A manifest that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// Too many bytes.
+    #[error("the manifest has {0} bytes; at most {MAX_MANIFEST} are read")]
+    TooLarge(usize),
+    /// A document of a later version.
+    #[error("the manifest is of version {0} and this host reads version {MANIFEST_VERSION}; use a newer host or build with an older SDK")]
+    Version(u64),
+    /// Not the JSON it should be.
+    #[error("the manifest is not valid: {0}")]
+    Json(String),
+    /// Well-formed, but it makes no sense.
+    #[error("the manifest is not valid: {0}")]
+    Content(String),
+}
+
+/// What a plugin says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Manifest {
+    /// The version of this document, 1.
+    pub manifest_version: u32,
+    /// The plugin's own name; the file may call it otherwise.
+    pub name: PluginName,
+    /// The plugin's version, for people.
+    pub version: String,
+    /// One sentence for people.
+    #[serde(default)]
+    pub description: String,
+    /// At least one.
+    pub controllers: Vec<Controller>,
+    /// CustomResourceDefinitions that it brings; `operetta install` applies them, the host never does.
+    #[serde(default)]
+    pub crds: Vec<serde_json::Value>,
+    /// What it asks for.
+    #[serde(default)]
+    pub requests: Requests,
+}
+
+/// One controller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Controller {
+    /// Unique within the plugin.
+    pub name: ControllerName,
+    /// The primary kind: each key names an object of it.
+    #[serde(rename = "for")]
+    pub primary: Resource,
+    /// Kinds whose objects wake the primary that is their controller by owner reference.
+    #[serde(default)]
+    pub owns: Vec<Resource>,
+    /// Kinds whose objects wake primaries by another mapping.
+    #[serde(default)]
+    pub watches: Vec<Watch>,
+    /// Which changes of a primary wake it, apart from its coming, going and the begin of its deletion; empty means every change.
+    #[serde(default)]
+    pub predicates: BTreeSet<Predicate>,
+    /// Finalizers that it sets on primaries.
+    #[serde(default)]
+    pub finalizers: BTreeSet<String>,
+    /// Each object is looked at again after this time; 36,000 unless told, as in controller-runtime.
+    #[serde(default = "default_resync")]
+    pub resync_seconds: u32,
+}
+
+fn default_resync() -> u32 {
+    36_000
+}
+
+/// A watched kind and whom it wakes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Watch {
+    /// The kind.
+    pub resource: Resource,
+    /// From its objects to keys of primaries in the same namespace.
+    pub map: Mapping,
+}
+
+/// From a watched object to primaries in the same namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Mapping {
+    /// The label of this key holds the primary's name.
+    Label(String),
+    /// The annotation of this key holds the primary's name.
+    Annotation(String),
+    /// The field of the primary at this path, such as `spec.secretName`, holds the watched object's name.
+    Reference(String),
+}
+
+/// A part of an object whose change wakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Predicate {
+    /// `metadata.generation`, so the spec.
+    Generation,
+    /// `metadata.labels`.
+    Labels,
+    /// `metadata.annotations`.
+    Annotations,
+}
+
+/// What a plugin asks for; the administrator's grants decide.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Requests {
+    /// Kubernetes requests.
+    pub rules: Vec<Rule>,
+    /// gRPC channels.
+    pub channels: Vec<ChannelRequest>,
+    /// Publishing events.
+    pub events: bool,
+    /// Settings that it reads.
+    pub settings: Vec<SettingRequest>,
+}
+
+/// A gRPC channel that a plugin would call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ChannelRequest {
+    /// How the plugin calls it.
+    pub name: ChannelName,
+    /// What for.
+    #[serde(default)]
+    pub description: String,
+    /// An endpoint such as `http://127.0.0.1:6742`, to begin with.
+    #[serde(default)]
+    pub example: String,
+}
+
+/// A setting that a plugin reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SettingRequest {
+    /// How the plugin calls it.
+    pub name: String,
+    /// What for.
+    #[serde(default)]
+    pub description: String,
+    /// What the plugin takes without it.
+    #[serde(default)]
+    pub default: Option<String>,
+}
+
+impl Manifest {
+    /// Parses and checks a manifest.
+    pub fn parse(json: &str) -> Result<Self, ManifestError> {
+        if json.len() > MAX_MANIFEST {
+            return Err(ManifestError::TooLarge(json.len()));
+        }
+        // The version first: the rest of a later document may have any form.
+        let value: serde_json::Value = serde_json::from_str(json).map_err(|e| ManifestError::Json(e.to_string()))?;
+        match value.get("manifestVersion").and_then(serde_json::Value::as_u64) {
+            Some(version) if version != u64::from(MANIFEST_VERSION) => return Err(ManifestError::Version(version)),
+            _ => {}
+        }
+        let manifest: Self = serde_json::from_value(value).map_err(|e| ManifestError::Json(e.to_string()))?;
+        manifest.check().map_err(ManifestError::Content)?;
+        Ok(manifest)
+    }
+
+    /// The controller of this name.
+    pub fn controller(&self, name: &ControllerName) -> Option<&Controller> {
+        self.controllers.iter().find(|c| c.name == *name)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.controllers.is_empty() {
+            return Err("it names no controller; add one to `controllers`".into());
+        }
+        if self.version.is_empty() || self.version.len() > 64 || self.version.chars().any(char::is_control) {
+            return Err("`version` is not a text of 1 to 64 printable characters".into());
+        }
+        let mut names = BTreeSet::new();
+        let mut primaries = BTreeSet::new();
+        for controller in &self.controllers {
+            let name = &controller.name;
+            if !names.insert(name) {
+                return Err(format!("two controllers are called {name}"));
+            }
+            if !primaries.insert(&controller.primary) {
+                return Err(format!("two controllers are for {}", controller.primary));
+            }
+            if controller.resync_seconds < 10 {
+                return Err(format!("resyncSeconds of controller {name} is below 10"));
+            }
+            for watch in &controller.watches {
+                let (Mapping::Label(text) | Mapping::Annotation(text) | Mapping::Reference(text)) = &watch.map;
+                if text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+                    return Err(format!("the mapping of {} in controller {name} is empty or has white space", watch.resource));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Controller {
+    /// Each kind that it needs an informer for, its primary first, none twice.
+    pub fn kinds(&self) -> Vec<&Resource> {
+        let mut kinds = vec![&self.primary];
+        for kind in self.owns.iter().chain(self.watches.iter().map(|w| &w.resource)) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        kinds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(change: impl FnOnce(&mut serde_json::Value)) -> String {
+        let mut value = serde_json::json!({
+            "manifestVersion": 1, "name": "demo", "version": "1.0",
+            "controllers": [{"name": "a", "for": {"group": "x.example.com", "version": "v1", "resource": "things"}}]
+        });
+        change(&mut value);
+        value.to_string()
+    }
+
+    #[test]
+    fn a_small_manifest_is_enough() {
+        let manifest = Manifest::parse(&json(|_| {})).unwrap();
+        assert_eq!(manifest.controllers[0].resync_seconds, 36_000);
+        assert_eq!(manifest.controllers[0].primary.to_string(), "things.v1.x.example.com");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        type Change = fn(&mut serde_json::Value);
+        let cases: [(Change, &str); 7] = [
+            (|m| m["manifestVersion"] = 2.into(), "version 2"),
+            (|m| m["controllers"] = serde_json::json!([]), "no controller"),
+            (|m| m["colour"] = 1.into(), "unknown field `colour`"),
+            (|m| m["controllers"][0]["for"]["resource"] = "Things".into(), "\"Things\" is no resource"),
+            (|m| m["controllers"][0]["for"]["group"] = "a/b".into(), "\"a/b\" is no API group"),
+            (|m| m["name"] = "../x".into(), "plugin name"),
+            (|m| m["controllers"] = serde_json::json!([m["controllers"][0], m["controllers"][0]]), "two controllers are called a"),
+        ];
+        for (change, expected) in cases {
+            let error = Manifest::parse(&json(change)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error} lacks {expected}");
+        }
+    }
+}

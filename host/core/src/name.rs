@@ -1,0 +1,310 @@
+//! Names as types, parsed once where text enters the host. Whoever holds one need not check it again; none of them can hold a slash, a
+//! control character or anything else that would mean something in a URL, a log line or a header.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// A text that is not the name it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no {what}: {rule}")]
+pub struct NameError {
+    text: String,
+    what: &'static str,
+    rule: &'static str,
+}
+
+impl NameError {
+    pub(crate) fn new(text: &str, what: &'static str, rule: &'static str) -> Self {
+        Self { text: text.chars().take(80).collect(), what, rule }
+    }
+}
+
+const LABEL: &str = "use at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit (RFC 1123)";
+const SUBDOMAIN: &str =
+    "use at most 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit (RFC 1123)";
+const PATH_SEGMENT: &str = "use 1 to 253 characters that are not control characters, '/', '%', '?', '#' or white space, and not '.' or '..'";
+
+fn is_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    (1..=63).contains(&text.len())
+        && text.bytes().all(|b| inner(b) || b == b'-')
+        && text.bytes().next().is_some_and(inner)
+        && text.bytes().last().is_some_and(inner)
+}
+
+fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_label)
+}
+
+/// What the API server's own names may hold (`IsValidPathSegmentName`), narrowed to printable ASCII without what URLs give a meaning.
+fn is_path_segment(text: &str) -> bool {
+    (1..=253).contains(&text.len())
+        && text != "."
+        && text != ".."
+        && text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b'%' | b'?' | b'#'))
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $check:expr, $rule:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(std::sync::Arc<str>);
+
+        impl $name {
+            /// Parses it.
+            pub fn parse(text: &str) -> Result<Self, NameError> {
+                if $check(text) { Ok(Self(text.into())) } else { Err(NameError::new(text, $what, $rule)) }
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+            fn try_from(text: String) -> Result<Self, NameError> {
+                Self::parse(&text)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = NameError;
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                Self::parse(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0.as_ref().to_owned()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name!(
+    /// A plugin: the name of its file without `.wasm`, and of its Plugin document.
+    PluginName,
+    "plugin name",
+    is_label,
+    LABEL
+);
+name!(
+    /// A controller, unique within its plugin.
+    ControllerName,
+    "controller name",
+    is_label,
+    LABEL
+);
+name!(
+    /// A gRPC channel, as the grants name it.
+    ChannelName,
+    "channel name",
+    is_label,
+    LABEL
+);
+name!(
+    /// A part of a kind: an API version or a resource.
+    Label,
+    "DNS label",
+    is_label,
+    LABEL
+);
+name!(
+    /// A Kubernetes namespace.
+    Namespace,
+    "namespace",
+    is_label,
+    LABEL
+);
+name!(
+    /// An object's name. Looser than RFC 1123, since RBAC objects may be called `system:node`.
+    ObjectName,
+    "name of an object",
+    is_path_segment,
+    PATH_SEGMENT
+);
+name!(
+    /// A subresource, such as `status`.
+    Subresource,
+    "subresource",
+    is_label,
+    LABEL
+);
+name!(
+    /// An API group with a domain, such as `apps` or `cache.example.com`; the core group is not a name but its absence.
+    GroupName,
+    "API group",
+    is_subdomain,
+    SUBDOMAIN
+);
+name!(
+    /// A service account's name.
+    AccountName,
+    "service account name",
+    is_subdomain,
+    SUBDOMAIN
+);
+
+/// A service account, whose rights a plugin acts with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceAccount {
+    /// Where it lives.
+    pub namespace: Namespace,
+    /// What it is called.
+    pub name: AccountName,
+}
+
+impl ServiceAccount {
+    /// As the API server names the user: `system:serviceaccount:NAMESPACE:NAME`.
+    pub fn user(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.name)
+    }
+}
+
+impl fmt::Display for ServiceAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Under which name a plugin's controller owns fields: `operetta:PLUGIN/CONTROLLER`, chosen by the host, at most 128 bytes as the API server demands.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FieldManager(String);
+
+impl FieldManager {
+    /// Begins the name of each manager that is a plugin.
+    pub const PREFIX: &str = "operetta:";
+
+    /// The manager of one controller. A name over 128 bytes (both parts are at most 63, so 9 + 63 + 1 + 63 = 136) keeps its beginning and ends in a hash.
+    pub fn of(plugin: &PluginName, controller: &ControllerName) -> Self {
+        let full = format!("{}{plugin}/{controller}", Self::PREFIX);
+        if full.len() <= 128 {
+            return Self(full);
+        }
+        let hash = hex::encode(Sha256::digest(full.as_bytes()));
+        let kept: String = full.chars().take(128 - 17).collect();
+        Self(format!("{kept}-{}", hash.chars().take(16).collect::<String>()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a field manager of this name is a plugin.
+    pub fn is_plugin(manager: &str) -> bool {
+        manager.starts_with(Self::PREFIX)
+    }
+}
+
+impl fmt::Display for FieldManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// SHA-256 of a component's bytes; shown as `sha256:` and 64 hexadecimal digits, as OCI does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// The 64 hexadecimal digits alone.
+    pub fn hex(&self) -> String {
+        hex::encode(self.0)
+    }
+
+    /// Enough of it to tell two apart in a log line or a column: 12 digits.
+    pub fn short(&self) -> String {
+        self.hex().chars().take(12).collect()
+    }
+
+    /// Parses `sha256:` and 64 hexadecimal digits.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        let wrong = || NameError::new(text, "digest", "write sha256: and 64 hexadecimal digits");
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text.strip_prefix("sha256:").ok_or_else(wrong)?, &mut bytes).map_err(|_| wrong())?;
+        Ok(Self(bytes))
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = NameError;
+    fn try_from(text: String) -> Result<Self, NameError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.to_string()
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", self.hex())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_mean_something_in_a_url_are_refused() {
+        for text in ["", ".", "..", "a/b", "a%2fb", "a?b", "a#b", "a b", "a\nb", "a\0b", "ä", "\u{202e}a", &"a".repeat(254)] {
+            assert!(ObjectName::parse(text).is_err(), "{text:?}");
+            assert!(Namespace::parse(text).is_err(), "{text:?}");
+        }
+        for text in ["system:node", "a.b", "A_b", &"a".repeat(253)] {
+            assert!(ObjectName::parse(text).is_ok(), "{text:?}");
+        }
+        for text in ["-a", "a-", "A", "a.b", &"a".repeat(64)] {
+            assert!(PluginName::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_field_manager_stays_within_what_the_api_server_takes_and_stays_distinct() {
+        let plugin = PluginName::parse(&"p".repeat(63)).unwrap();
+        let of = |c: &str| FieldManager::of(&plugin, &ControllerName::parse(c).unwrap());
+        let (a, b) = (of(&format!("{}a", "c".repeat(62))), of(&format!("{}b", "c".repeat(62))));
+        assert!(a.as_str().len() <= 128);
+        assert_ne!(a, b);
+        assert_eq!(of("x").as_str(), format!("operetta:{plugin}/x"));
+    }
+
+    #[test]
+    fn a_digest_reads_what_it_writes() {
+        let digest = Digest::of(b"abc");
+        assert_eq!(Digest::parse(&digest.to_string()).unwrap(), digest);
+        assert!(Digest::parse("sha256:abc").is_err());
+        assert!(Digest::parse(&digest.hex()).is_err());
+    }
+}

@@ -1,0 +1,301 @@
+//! The ports: what the world outside must offer, as traits. The cluster and the host implement them; tests, recording and fault injection are other implementations.
+//!
+//! **A port is reached only through [`crate::effect::Effects`], which checks the grant.** An implementation may rely on that, and must not be handed to anyone else.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{
+    name::{ChannelName, ControllerName, FieldManager, Namespace, PluginName, Subresource},
+    resource::{ObjectKey, Resource},
+};
+
+/// Who acts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The plugin.
+    pub plugin: PluginName,
+    /// Its controller.
+    pub controller: ControllerName,
+}
+
+impl Caller {
+    /// Under which name it owns fields.
+    pub fn field_manager(&self) -> FieldManager {
+        FieldManager::of(&self.plugin, &self.controller)
+    }
+}
+
+/// Why an effect failed; the cases of `api-error` in the contract.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// 404.
+    #[error("not found: {0}")]
+    NotFound(String),
+    /// 409 on create.
+    #[error("already exists: {0}")]
+    AlreadyExists(String),
+    /// 409 otherwise.
+    #[error("conflict: {0}")]
+    Conflict(String),
+    /// 400, 422, or a malformed argument.
+    #[error("invalid: {0}")]
+    Invalid(String),
+    /// 401, 403.
+    #[error("forbidden by the cluster: {0}")]
+    Forbidden(String),
+    /// Not granted by the administrator.
+    #[error("denied by the host: {0}")]
+    Denied(String),
+    /// 410.
+    #[error("gone: {0}")]
+    Gone(String),
+    /// 429.
+    #[error("too many requests")]
+    TooManyRequests(Option<Duration>),
+    /// The API server is unreachable or failed; a write may have happened.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// No answer in time; a write may have happened.
+    #[error("timeout: {0}")]
+    Timeout(String),
+    /// A limit was exceeded.
+    #[error("too large: {0}")]
+    TooLarge(String),
+}
+
+/// What to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListOptions {
+    /// Only here; none is everywhere.
+    pub namespace: Option<Namespace>,
+    /// As in `kubectl -l`.
+    pub label_selector: Option<String>,
+    /// As in `kubectl --field-selector`.
+    pub field_selector: Option<String>,
+    /// Objects a page, 1 to 1,000.
+    pub limit: Option<u32>,
+    /// From the page before.
+    pub continue_token: Option<String>,
+    /// Ask the API server, not a cache.
+    pub live: bool,
+}
+
+/// A part of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Objects as JSON without managed fields.
+    pub items: Vec<Arc<str>>,
+    /// For the next page.
+    pub continue_token: Option<String>,
+    /// Of the collection.
+    pub resource_version: String,
+}
+
+/// How to change an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Patch {
+    /// Server-side apply of partial JSON.
+    Apply(String),
+    /// RFC 7396.
+    Merge(String),
+    /// RFC 6902.
+    Json(String),
+}
+
+/// What happens to an object's dependents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Propagation {
+    /// They go later.
+    #[default]
+    Background,
+    /// They go first.
+    Foreground,
+    /// They stay.
+    Orphan,
+}
+
+/// How to delete.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeleteOptions {
+    /// Only this incarnation.
+    pub uid: Option<String>,
+    /// Only this version.
+    pub resource_version: Option<String>,
+    /// Of dependents.
+    pub propagation: Propagation,
+    /// Seconds until a pod is killed; its own wish where none.
+    pub grace_period_seconds: Option<u32>,
+}
+
+/// Normal or warning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// Nothing to worry about.
+    Normal,
+    /// Something to look at.
+    Warning,
+}
+
+/// An event about an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The object's kind.
+    pub resource: Resource,
+    /// The object.
+    pub key: ObjectKey,
+    /// Its type.
+    pub severity: Severity,
+    /// UpperCamelCase.
+    pub reason: String,
+    /// UpperCamelCase.
+    pub action: String,
+    /// For people.
+    pub message: String,
+}
+
+/// The API server as one plugin sees it: every call acts as that plugin's service account and answers objects as JSON without managed fields.
+#[async_trait]
+pub trait Kubernetes: Send + Sync {
+    /// One object, at least as new as the plugin's own last write.
+    async fn get(&self, caller: &Caller, resource: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError>;
+
+    /// Objects of one kind.
+    async fn list(&self, caller: &Caller, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError>;
+
+    /// Makes one.
+    async fn create(
+        &self,
+        caller: &Caller,
+        resource: &Resource,
+        namespace: Option<&Namespace>,
+        object: String,
+    ) -> Result<Arc<str>, ApiError>;
+
+    /// Changes one. An apply that changes nothing leaves no trace at the API server.
+    async fn patch(
+        &self,
+        caller: &Caller,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&Subresource>,
+        patch: Patch,
+    ) -> Result<Arc<str>, ApiError>;
+
+    /// Replaces one.
+    async fn replace(
+        &self,
+        caller: &Caller,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&Subresource>,
+        object: String,
+    ) -> Result<Arc<str>, ApiError>;
+
+    /// Removes one.
+    async fn delete(
+        &self,
+        caller: &Caller,
+        resource: &Resource,
+        key: &ObjectKey,
+        options: &DeleteOptions,
+    ) -> Result<(), ApiError>;
+
+    /// Publishes an event.
+    async fn publish(&self, caller: &Caller, event: Event) -> Result<(), ApiError>;
+}
+
+/// gRPC metadata: lower-case key and value, in wire order.
+pub type Metadata = Vec<(String, Vec<u8>)>;
+
+/// A gRPC status that is not OK.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("gRPC status {code}: {message}")]
+pub struct GrpcStatus {
+    /// 1 to 16.
+    pub code: u32,
+    /// For people.
+    pub message: String,
+    /// An encoded `google.rpc.Status`, or empty.
+    pub details: Vec<u8>,
+    /// Its trailers.
+    pub metadata: Metadata,
+}
+
+impl GrpcStatus {
+    /// A status that the host itself makes.
+    pub fn of(code: u32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: Vec::new(), metadata: Vec::new() }
+    }
+}
+
+/// How to begin a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrpcCall {
+    /// `/package.Service/Method`.
+    pub path: String,
+    /// To send.
+    pub metadata: Metadata,
+    /// Until DEADLINE_EXCEEDED.
+    pub deadline: Option<Duration>,
+}
+
+/// What a unary call answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrpcReply {
+    /// Before the message.
+    pub headers: Metadata,
+    /// Encoded, without gRPC's frame.
+    pub message: Vec<u8>,
+    /// After it.
+    pub trailers: Metadata,
+}
+
+/// gRPC on named channels, whose endpoints and credentials only the implementation knows.
+#[async_trait]
+pub trait Channels: Send + Sync {
+    /// One message there, one back.
+    async fn unary(&self, channel: &ChannelName, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus>;
+
+    /// Opens a streaming call.
+    async fn open(&self, channel: &ChannelName, call: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus>;
+}
+
+/// One open streaming call; dropping it cancels the call. Sending and receiving go on side by side, hence `&self`.
+#[async_trait]
+pub trait Exchange: Send + Sync {
+    /// Sends one message; waits while the peer is not ready.
+    async fn send(&self, message: Vec<u8>) -> Result<(), GrpcStatus>;
+    /// No more from here. Never waits.
+    fn half_close(&self);
+    /// Waits for the headers.
+    async fn headers(&self) -> Result<Metadata, GrpcStatus>;
+    /// At least one message and at most `limit`, or none at the end.
+    async fn receive(&self, limit: usize) -> Result<Vec<Vec<u8>>, GrpcStatus>;
+    /// Empty before the end. Never waits.
+    fn trailers(&self) -> Metadata;
+}
+
+/// A level of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Every step.
+    Trace,
+    /// For authors.
+    Debug,
+    /// For operators.
+    Info,
+    /// Worth a look.
+    Warn,
+    /// Broken.
+    Error,
+}
+
+/// Where a plugin's log lines go. Never waits.
+pub trait Log: Send + Sync {
+    /// Whether such a line would be kept.
+    fn enabled(&self, level: Level) -> bool;
+    /// Keeps a line, escaped and cut already.
+    fn write(&self, level: Level, target: &str, message: &str, fields: &[(String, String)]);
+}

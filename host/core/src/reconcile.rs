@@ -1,0 +1,105 @@
+//! One reconcile: what is asked, and how it ends.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{
+    effect::Effects,
+    name::ControllerName,
+    resource::ObjectKey,
+};
+
+/// Why a reconcile runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// Something changed, or was found at start.
+    Changed,
+    /// The regular look, or a new version took over.
+    Resync,
+    /// The last reconcile asked for it.
+    Requeued,
+    /// The last reconcile failed.
+    Retried,
+}
+
+/// What a plugin is asked to reconcile.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Which of the plugin's controllers.
+    pub controller: ControllerName,
+    /// Names an object of its primary kind.
+    pub key: ObjectKey,
+    /// That object as JSON, none when it is gone.
+    pub object: Option<Arc<str>>,
+    /// Failures in a row that came before.
+    pub attempt: u32,
+    /// Why now.
+    pub cause: Cause,
+}
+
+/// A reconcile that succeeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Call again when something changes.
+    AwaitChange,
+    /// Call again after this time, or earlier if something changes.
+    RequeueAfter(Duration),
+}
+
+/// A reconcile that failed. The kinds are kept apart because an administrator does different things about them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The plugin asks to be called again later.
+    #[error("{0}")]
+    Retryable(String),
+    /// The plugin says that trying again is pointless until the object changes.
+    #[error("terminal: {0}")]
+    Terminal(String),
+    /// The guest crashed: a panic, an `unreachable`, an out-of-bounds access. The text has its backtrace.
+    #[error("the plugin trapped: {0}")]
+    Trap(String),
+    /// Wall-clock time ran out.
+    #[error("the reconcile took longer than its deadline of {0:?}; raise limits.deadlineSeconds in the Plugin document if it needs to wait that long")]
+    Deadline(Duration),
+    /// CPU time ran out.
+    #[error("the reconcile used more CPU time than its budget of {0:?}; raise limits.cpuSeconds in the Plugin document if it is no endless loop")]
+    Cpu(Duration),
+    /// It asked for more memory than it may hold.
+    #[error("the reconcile asked for {wanted} bytes of memory and may hold {cap}; raise limits.memoryMiB in the Plugin document if it needs that much")]
+    Memory {
+        /// What it asked for, in bytes.
+        wanted: usize,
+        /// What it may hold, in bytes.
+        cap: usize,
+    },
+    /// Another limit was met; the text names it.
+    #[error("{0}")]
+    Limit(String),
+    /// The host itself failed; no fault of the plugin.
+    #[error("the host could not run the reconcile: {0}")]
+    Host(String),
+}
+
+impl Failure {
+    /// The value of the metric label `reason`, and of the events: one word for each kind.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Retryable(_) => "Error",
+            Self::Terminal(_) => "TerminalError",
+            Self::Trap(_) => "Trap",
+            Self::Deadline(_) => "DeadlineExceeded",
+            Self::Cpu(_) => "CPUExceeded",
+            Self::Memory { .. } => "MemoryExceeded",
+            Self::Limit(_) => "LimitExceeded",
+            Self::Host(_) => "HostError",
+        }
+    }
+}
+
+/// Something that reconciles: a component in the sandbox, or a closure in a test.
+#[async_trait]
+pub trait Reconciler: Send + Sync {
+    /// Runs one reconcile to its end. Dropping the future is a hard cancel and leaves nothing behind.
+    async fn reconcile(&self, request: Request, effects: Arc<Effects>) -> Result<Outcome, Failure>;
+}
