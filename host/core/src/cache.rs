@@ -151,10 +151,19 @@ impl Scope {
     }
 }
 
+/// What discovery says of a kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KindInfo {
+    /// As owner references name it.
+    pub kind: String,
+    /// Whether its objects live in namespaces.
+    pub namespaced: bool,
+}
+
 /// One subscription to the changes of a kind. Dropping it ends it; the informer behind it stops with its last subscription.
 pub struct Subscription {
-    /// Kind of the resource, as owner references name it.
-    pub kind: String,
+    /// What discovery says of the kind; none while the cluster does not know it.
+    pub kind: tokio::sync::watch::Receiver<Option<KindInfo>>,
     /// First all that exists, then [`Change::Synced`], then what changes, in order. Ends when the subscription is revoked.
     pub changes: tokio::sync::mpsc::UnboundedReceiver<Change>,
     /// What keeps the informer running.

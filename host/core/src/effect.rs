@@ -296,9 +296,9 @@ fn printable(text: &str, room: usize) -> String {
 }
 
 fn check_path(path: &str) -> Result<(), String> {
-    let word = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_'));
+    let word = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     match path.strip_prefix('/').and_then(|rest| rest.split_once('/')) {
-        Some((service, method)) if path.len() <= 512 && word(service) && word(method) => Ok(()),
+        Some((service, method)) if path.len() <= 512 && service.split('.').all(word) && word(method) => Ok(()),
         _ => Err(format!("{:?} is not a gRPC path; write /package.Service/Method", printable(path, 200))),
     }
 }

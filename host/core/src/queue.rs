@@ -1,1 +1,304 @@
-//! later
+//! The work queue of one controller: which key runs next.
+//!
+//! # Guarantees
+//! - **A key waits at most once and never runs twice at a time**; what arrives during its run makes it run again after.
+//! - First in, first out within a [`Priority`]; a lower priority is a handicap in time, not a sentence: each key is served in the end.
+//! - A failed key waits by its [`Backoff`]; an event ends that wait, since it may have mended the cause.
+//!
+//! # Assumptions
+//! - Each job that [`WorkQueue::try_next`] gives out is given back by [`WorkQueue::done`].
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::Hash,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{backoff::Backoff, reconcile::Cause};
+
+/// How urgent a key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Nothing may have changed: a resync, or new code that takes over.
+    Resync,
+    /// Found by a list.
+    Initial,
+    /// Something happened.
+    Live,
+}
+
+impl Priority {
+    /// How much later than a live one a key of this priority may be served: long enough that a burst of events goes first, short enough that nobody takes it for lost.
+    fn handicap(self) -> Duration {
+        match self {
+            Self::Resync => Duration::from_secs(10),
+            Self::Initial => Duration::from_secs(2),
+            Self::Live => Duration::ZERO,
+        }
+    }
+
+    fn of(cause: Cause) -> Self {
+        match cause {
+            Cause::Resync => Self::Resync,
+            Cause::Changed | Cause::Requeued | Cause::Retried => Self::Live,
+        }
+    }
+}
+
+/// What to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job<K> {
+    /// The key.
+    pub key: K,
+    /// Why.
+    pub cause: Cause,
+    /// Failures in a row so far.
+    pub attempt: u32,
+    /// How long the key was ready and waited.
+    pub waited: Duration,
+}
+
+/// What to do with a key after its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Forget it until something happens.
+    Await,
+    /// Run it again after this time, or earlier if something happens.
+    After(Duration),
+    /// It failed: run it again after its backoff.
+    Retry,
+}
+
+/// How full a queue is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Depth {
+    /// Ready and waiting.
+    pub ready: usize,
+    /// Waiting for their time.
+    pub delayed: usize,
+    /// Running.
+    pub running: usize,
+}
+
+/// When a waiting key's turn comes: the instant first, then the order of arrival.
+type Turn = (Instant, u64);
+
+enum State {
+    Ready { turn: Turn, since: Instant, cause: Cause },
+    Delayed { turn: Turn, cause: Cause },
+    Running { again: Option<(Priority, Cause)> },
+}
+
+struct Entry {
+    state: State,
+    failures: u32,
+}
+
+struct Inner<K> {
+    entries: HashMap<K, Entry>,
+    ready: BTreeMap<Turn, K>,
+    delayed: BTreeMap<Turn, K>,
+    arrivals: u64,
+    adds: u64,
+    retries: u64,
+    running: usize,
+}
+
+/// The work queue of one controller.
+pub struct WorkQueue<K> {
+    inner: Mutex<Inner<K>>,
+    changed: Notify,
+    backoff: Backoff,
+    /// A source of numbers in 0..1, for the jitter.
+    random: Box<dyn Fn() -> f64 + Send + Sync>,
+}
+
+impl<K: Clone + Eq + Hash> WorkQueue<K> {
+    /// An empty queue.
+    pub fn new(backoff: Backoff) -> Self {
+        Self::with_random(backoff, Box::new(rand::random))
+    }
+
+    fn with_random(backoff: Backoff, random: Box<dyn Fn() -> f64 + Send + Sync>) -> Self {
+        let inner = Inner {
+            entries: HashMap::new(),
+            ready: BTreeMap::new(),
+            delayed: BTreeMap::new(),
+            arrivals: 0,
+            adds: 0,
+            retries: 0,
+            running: 0,
+        };
+        Self { inner: Mutex::new(inner), changed: Notify::new(), backoff, random }
+    }
+
+    /// Something happened that concerns the key.
+    ///
+    /// A delayed key becomes ready, unless this is but a resync; a key that waits with less urgency moves forward; a running key runs again after.
+    pub fn add(&self, key: K, priority: Priority, cause: Cause) {
+        let mut inner = self.lock();
+        inner.adds += 1;
+        inner.add(key, priority, cause);
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    /// Waits until a key is ready. It may be gone again when another task calls [`Self::try_next`].
+    pub async fn ready(&self) {
+        loop {
+            let changed = self.changed.notified();
+            let wake = {
+                let mut inner = self.lock();
+                inner.promote(Instant::now());
+                if !inner.ready.is_empty() {
+                    return;
+                }
+                inner.delayed.first_key_value().map(|(turn, _)| turn.0)
+            };
+            match wake {
+                Some(at) => {
+                    let _ = tokio::time::timeout_at(at, changed).await;
+                }
+                None => changed.await,
+            }
+        }
+    }
+
+    /// The key whose turn it is, if one is ready.
+    pub fn try_next(&self) -> Option<Job<K>> {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        inner.promote(now);
+        let (_, key) = inner.ready.pop_first()?;
+        let entry = inner.entries.get_mut(&key)?;
+        let attempt = entry.failures;
+        let State::Ready { since, cause, .. } = std::mem::replace(&mut entry.state, State::Running { again: None }) else {
+            return None;
+        };
+        inner.running += 1;
+        let more = !inner.ready.is_empty();
+        drop(inner);
+        if more {
+            self.changed.notify_one();
+        }
+        Some(Job { key, cause, attempt, waited: now.duration_since(since) })
+    }
+
+    /// Gives a job back. Answers how long the key waits now, if it does.
+    pub fn done(&self, key: &K, next: Next) -> Option<Duration> {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let entry = inner.entries.get_mut(key)?;
+        let State::Running { again } = entry.state else { return None };
+        entry.failures = if next == Next::Retry { entry.failures.saturating_add(1) } else { 0 };
+        let delay = match (next, again) {
+            (Next::Retry, again) => {
+                inner.retries += 1;
+                let delay = self.backoff.delay(inner.entries.get(key).map_or(1, |e| e.failures), (self.random)());
+                // An event during the failed run may have mended the cause, but a failing plugin whose own writes wake it must not spin.
+                Some((if again.is_some() { delay.min(Duration::from_secs(1)) } else { delay }, Cause::Retried))
+            }
+            (Next::After(delay), None) => Some((delay, Cause::Requeued)),
+            (Next::Await, None) => None,
+            (_, Some((priority, cause))) => {
+                inner.running -= 1;
+                inner.entries.remove(key);
+                inner.add(key.clone(), priority, cause);
+                drop(inner);
+                self.changed.notify_one();
+                return Some(Duration::ZERO);
+            }
+        };
+        inner.running -= 1;
+        let Some((delay, cause)) = delay else {
+            inner.entries.remove(key);
+            return None;
+        };
+        let turn = inner.turn(now + delay);
+        inner.delayed.insert(turn, key.clone());
+        if let Some(entry) = inner.entries.get_mut(key) {
+            entry.state = State::Delayed { turn, cause };
+        }
+        drop(inner);
+        self.changed.notify_one();
+        Some(delay)
+    }
+
+    /// How full it is.
+    pub fn depth(&self) -> Depth {
+        let inner = self.lock();
+        Depth { ready: inner.ready.len(), delayed: inner.delayed.len(), running: inner.running }
+    }
+
+    /// How often [`Self::add`] was called, and how often a key failed.
+    pub fn totals(&self) -> (u64, u64) {
+        let inner = self.lock();
+        (inner.adds, inner.retries)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<K>> {
+        // Nothing in here panics while it holds the lock; if something did, the queue would still be consistent between statements.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Clone + Eq + Hash> Inner<K> {
+    fn turn(&mut self, at: Instant) -> Turn {
+        self.arrivals += 1;
+        (at, self.arrivals)
+    }
+
+    fn add(&mut self, key: K, priority: Priority, cause: Cause) {
+        let now = Instant::now();
+        let turn = self.turn(now + priority.handicap());
+        let Some(entry) = self.entries.get_mut(&key) else {
+            self.ready.insert(turn, key.clone());
+            self.entries.insert(key, Entry { state: State::Ready { turn, since: now, cause }, failures: 0 });
+            return;
+        };
+        match &mut entry.state {
+            State::Running { again } => {
+                if again.is_none_or(|(before, _)| before < priority) {
+                    *again = Some((priority, cause));
+                }
+            }
+            State::Ready { turn: before, cause: why, .. } => {
+                if turn < *before {
+                    self.ready.remove(before);
+                    self.ready.insert(turn, key);
+                    *before = turn;
+                    *why = cause;
+                }
+            }
+            State::Delayed { turn: until, .. } => {
+                if priority > Priority::Resync {
+                    self.delayed.remove(until);
+                    self.ready.insert(turn, key);
+                    entry.state = State::Ready { turn, since: now, cause };
+                }
+            }
+        }
+    }
+
+    /// Makes ready whose time has come.
+    fn promote(&mut self, now: Instant) {
+        while let Some(first) = self.delayed.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            let key = first.remove();
+            let Some(entry) = self.entries.get_mut(&key) else { continue };
+            let State::Delayed { turn, cause } = entry.state else { continue };
+            // Its turn is counted from when its time came, behind those that were ready before.
+            let turn = (turn.0 + Priority::of(cause).handicap(), turn.1);
+            entry.state = State::Ready { turn, since: now, cause };
+            self.ready.insert(turn, key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

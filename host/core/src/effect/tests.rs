@@ -1,1 +1,216 @@
-//! later
+//! Each effect is checked before its port is reached: the fake ports here count who comes through.
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::{
+    grant::Rule,
+    name::{ChannelName, ControllerName, PluginName},
+    port::Severity,
+};
+
+#[derive(Default)]
+struct Fake {
+    reached: Mutex<Vec<String>>,
+    denied: Mutex<Vec<String>>,
+    logged: Mutex<Vec<(String, String)>>,
+    exists: bool,
+}
+
+impl Fake {
+    fn note(&self, what: &str) {
+        self.reached.lock().unwrap().push(what.to_owned());
+    }
+}
+
+#[async_trait]
+impl Kubernetes for Fake {
+    async fn get(&self, _: &Caller, _: &Resource, key: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
+        self.note("get");
+        if self.exists { Ok("{}".into()) } else { Err(ApiError::NotFound(key.to_string())) }
+    }
+    async fn list(&self, _: &Caller, _: &Resource, _: &ListOptions) -> Result<Page, ApiError> {
+        self.note("list");
+        Ok(Page::default())
+    }
+    async fn create(&self, _: &Caller, _: &Resource, _: Option<&Namespace>, object: String) -> Result<Arc<str>, ApiError> {
+        self.note("create");
+        Ok(object.into())
+    }
+    async fn patch(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: Option<&Subresource>, _: Patch) -> Result<Arc<str>, ApiError> {
+        self.note("patch");
+        Ok("{}".into())
+    }
+    async fn replace(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: Option<&Subresource>, object: String) -> Result<Arc<str>, ApiError> {
+        self.note("replace");
+        Ok(object.into())
+    }
+    async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<(), ApiError> {
+        self.note("delete");
+        Ok(())
+    }
+    async fn publish(&self, _: &Caller, _: Event) -> Result<(), ApiError> {
+        self.note("publish");
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Channels for Fake {
+    async fn unary(&self, _: &ChannelName, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
+        self.note(&format!("unary {} {:?}", call.path, call.deadline));
+        Ok(GrpcReply { headers: vec![], message, trailers: vec![] })
+    }
+    async fn open(&self, _: &ChannelName, _: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
+        self.note("open");
+        Err(GrpcStatus::of(14, "closed"))
+    }
+}
+
+impl Log for Fake {
+    fn enabled(&self, level: Level) -> bool {
+        level >= Level::Info
+    }
+    fn write(&self, _: Level, target: &str, message: &str, _: &[(String, String)]) {
+        self.logged.lock().unwrap().push((target.to_owned(), message.to_owned()));
+    }
+}
+
+fn effects(fake: &Arc<Fake>, policy: Policy) -> (Effects, Arc<ArcSwap<Policy>>) {
+    let caller = Caller { plugin: PluginName::parse("p").unwrap(), controller: ControllerName::parse("c").unwrap() };
+    let noted = fake.clone();
+    let ports = Ports {
+        kubernetes: fake.clone(),
+        channels: fake.clone(),
+        log: fake.clone(),
+        denials: Arc::new(move |denial| noted.denied.lock().unwrap().push(denial.what.clone())),
+    };
+    let policy = Arc::new(ArcSwap::from_pointee(policy));
+    (Effects::new(caller, policy.clone(), ports), policy)
+}
+
+fn rules(verbs: &[&str]) -> Grants {
+    let verbs = verbs.iter().map(|v| (*v).to_owned()).collect();
+    let rule = Rule { api_groups: vec![String::new()], resources: vec!["pods".into()], verbs, ..Rule::default() };
+    Grants { rules: vec![rule], ..Grants::default() }
+}
+
+fn pods() -> Resource {
+    Resource::parse("", "v1", "pods").unwrap()
+}
+
+fn key() -> ObjectKey {
+    ObjectKey::parse(Some("n"), "x").unwrap()
+}
+
+fn call(path: &str) -> GrpcCall {
+    GrpcCall { path: path.into(), metadata: vec![], deadline: None }
+}
+
+/// Every effect once, its outcome as whether a denial stopped it.
+async fn all(effects: &Effects) -> Vec<(&'static str, bool)> {
+    let (pods, key) = (pods(), key());
+    let denied = |error: ApiError| matches!(error, ApiError::Denied(_));
+    let event = Event { resource: pods.clone(), key: key.clone(), severity: Severity::Normal, reason: "R".into(), action: "A".into(), message: "m".into() };
+    vec![
+        ("get", effects.get(&pods, &key, false).await.is_err_and(denied)),
+        ("list", effects.list(&pods, &ListOptions::default()).await.is_err_and(denied)),
+        ("create", effects.create(&pods, key.namespace.as_ref(), "{}".into()).await.is_err_and(denied)),
+        ("patch", effects.patch(&pods, &key, None, Patch::Merge("{}".into())).await.is_err_and(denied)),
+        ("update", effects.replace(&pods, &key, None, "{}".into()).await.is_err_and(denied)),
+        ("delete", effects.delete(&pods, &key, &DeleteOptions::default()).await.is_err_and(denied)),
+        ("events", effects.publish(event).await.is_err_and(denied)),
+        ("unary", effects.unary("shop", call("/a.B/C"), vec![]).await.is_err_and(|s| s.code == PERMISSION_DENIED)),
+        ("open", effects.open("shop", call("/a.B/C")).await.is_err_and(|s| s.code == PERMISSION_DENIED)),
+    ]
+}
+
+#[tokio::test]
+async fn without_grants_no_port_is_reached_and_each_denial_is_told() {
+    let fake = Arc::new(Fake::default());
+    let (effects, _) = effects(&fake, Policy::default());
+    assert!(all(&effects).await.iter().all(|(_, denied)| *denied));
+    assert_eq!(*fake.reached.lock().unwrap(), [] as [String; 0]);
+    assert_eq!(fake.denied.lock().unwrap().len(), 9);
+}
+
+#[tokio::test]
+async fn each_verb_opens_only_its_own_effect() {
+    for verb in ["get", "list", "create", "patch", "update", "delete"] {
+        let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+        let (effects, _) = effects(&fake, Policy { grants: rules(&[verb]), ..Policy::default() });
+        let open: Vec<_> = all(&effects).await.into_iter().filter(|(_, denied)| !denied).map(|(what, _)| what).collect();
+        assert_eq!(open, [verb]);
+    }
+}
+
+#[tokio::test]
+async fn grants_change_during_a_reconcile() {
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (effects, policy) = effects(&fake, Policy { grants: rules(&["get"]), ..Policy::default() });
+    assert!(effects.get(&pods(), &key(), false).await.is_ok());
+    policy.store(Arc::default());
+    assert!(matches!(effects.get(&pods(), &key(), false).await, Err(ApiError::Denied(_))));
+}
+
+#[tokio::test]
+async fn an_apply_without_create_changes_but_never_makes_an_object() {
+    let apply = || Patch::Apply("{}".into());
+    for (exists, verbs, allowed) in [(true, &["patch"][..], true), (false, &["patch"], false), (false, &["patch", "create"], true)] {
+        let fake = Arc::new(Fake { exists, ..Fake::default() });
+        let (effects, _) = effects(&fake, Policy { grants: rules(verbs), ..Policy::default() });
+        assert_eq!(effects.patch(&pods(), &key(), None, apply()).await.is_ok(), allowed, "{exists} {verbs:?}");
+    }
+}
+
+#[tokio::test]
+async fn host_calls_and_bytes_are_limited() {
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let limits = Limits { host_calls: 3, message: 10, ..Limits::default() };
+    let (effects, _) = effects(&fake, Policy { grants: rules(&["*"]), limits, ..Policy::default() });
+    let long = effects.create(&pods(), None, "x".repeat(11)).await.unwrap_err();
+    assert!(matches!(&long, ApiError::TooLarge(text) if text.contains("11 bytes")), "{long}");
+    for _ in 0..3 {
+        effects.get(&pods(), &key(), false).await.unwrap();
+    }
+    let many = effects.get(&pods(), &key(), false).await.unwrap_err();
+    assert!(matches!(&many, ApiError::TooLarge(text) if text.contains("limits.hostCalls")), "{many}");
+}
+
+#[tokio::test]
+async fn paths_and_metadata_that_smuggle_are_refused_before_the_channel() {
+    let fake = Arc::new(Fake::default());
+    let grants = Grants { channels: [ChannelName::parse("shop").unwrap()].into(), ..Grants::default() };
+    let (effects, _) = effects(&fake, Policy { grants, ..Policy::default() });
+    for path in ["", "a.B/C", "/a.B", "/a.B/C/D", "/a.B/C?x", "/../C", "/a.B/C\r\nx: y", "//C"] {
+        assert_eq!(effects.unary("shop", call(path), vec![]).await.unwrap_err().code, INVALID_ARGUMENT, "{path:?}");
+    }
+    for (key, value) in [("authorization", "x"), ("grpc-timeout", "1S"), ("Upper", "x"), ("te", "x"), ("a b", "x"), (":path", "/x"), ("ok", "a\r\nb")] {
+        let call = GrpcCall { metadata: vec![(key.into(), value.into())], ..call("/a.B/C") };
+        assert_eq!(effects.unary("shop", call, vec![]).await.unwrap_err().code, INVALID_ARGUMENT, "{key:?}");
+    }
+    assert!(fake.reached.lock().unwrap().is_empty());
+    let fine = GrpcCall { metadata: vec![("trace-bin".into(), vec![0, 255])], deadline: Some(Duration::from_hours(1)), ..call("/a.B/C") };
+    effects.unary("shop", fine, vec![]).await.unwrap();
+    assert_eq!(*fake.reached.lock().unwrap(), ["unary /a.B/C Some(30s)"]);
+}
+
+#[tokio::test]
+async fn log_lines_are_escaped_cut_and_counted() {
+    let fake = Arc::new(Fake::default());
+    let limits = Limits { log_lines: 3, log_line: 40, ..Limits::default() };
+    let (effects, _) = effects(&fake, Policy { limits, ..Policy::default() });
+    effects.log(Level::Debug, "t", "not kept", &[]);
+    effects.log(Level::Info, "t", "\u{1b}[31mred\nline \u{202e}evil", &[]);
+    effects.log(Level::Info, "t", &"x".repeat(1000), &[]);
+    for _ in 0..10 {
+        effects.log(Level::Info, "t", "more", &[]);
+    }
+    let logged = fake.logged.lock().unwrap();
+    assert_eq!(logged.len(), 4);
+    assert_eq!(logged[0].1, "\\u{1b}[31mred\\nline \\u{202e}evil");
+    assert_eq!(logged[1].1.len(), 39 + '…'.len_utf8());
+    assert!(logged[3].1.contains("limit of 3 lines"), "{}", logged[3].1);
+}

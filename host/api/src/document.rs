@@ -1,0 +1,148 @@
+//! Plugin documents: the YAML file beside a component.
+
+use kube::ResourceExt as _;
+use operetta_core::{
+    manifest::Manifest,
+    name::{NameError, PluginName},
+};
+
+use crate::plugin::{Channel, GrantSpec, Plugin, PluginSpec};
+
+/// The largest document, in bytes.
+const MAX_DOCUMENT: usize = 1 << 20;
+
+/// A document that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// Not the YAML it should be.
+    #[error("not a Plugin document: {0}")]
+    Yaml(String),
+    /// Another kind or version.
+    #[error("the document is of apiVersion {0:?} and kind {1:?}; write apiVersion: operetta.dev/v1alpha1 and kind: Plugin")]
+    Kind(String, String),
+    /// A name that differs from the file's.
+    #[error("metadata.name is {0:?} and the file is called {1}; make them equal")]
+    Name(String, PluginName),
+    /// A part that is not what it should be.
+    #[error("{0}")]
+    Field(String),
+}
+
+/// Parses the document of the plugin called `name` (the file's name without its ending). A field that does not exist is an error, so that a misspelt limit is not a limit that silently is not there.
+pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
+    if yaml.len() > MAX_DOCUMENT {
+        return Err(DocumentError::Yaml(format!("{} bytes, and at most {MAX_DOCUMENT} are read", yaml.len())));
+    }
+    let value: serde_json::Value = serde_saphyr::from_str(yaml).map_err(|e| DocumentError::Yaml(e.to_string()))?;
+    let text = |field: &str| value.get(field).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    if api_version != "operetta.dev/v1alpha1" || kind != "Plugin" {
+        return Err(DocumentError::Kind(api_version, kind));
+    }
+    for field in value.as_object().into_iter().flat_map(serde_json::Map::keys) {
+        if !["apiVersion", "kind", "metadata", "spec", "status"].contains(&field.as_str()) {
+            return Err(DocumentError::Field(format!("unknown field `{field}` beside `spec`")));
+        }
+    }
+    let plugin: Plugin = serde_json::from_value(value).map_err(|e| DocumentError::Field(e.to_string()))?;
+    if plugin.name_any() != name.as_str() {
+        return Err(DocumentError::Name(plugin.name_any(), name.clone()));
+    }
+    for channel in &plugin.spec.grants.channels {
+        if !(channel.endpoint.starts_with("http://") || channel.endpoint.starts_with("https://")) {
+            let (name, endpoint) = (&channel.name, &channel.endpoint);
+            return Err(DocumentError::Field(format!(
+                "the endpoint {endpoint:?} of channel {name} is not http://HOST:PORT or https://HOST:PORT"
+            )));
+        }
+    }
+    if let Some(source) = &plugin.spec.source
+        && (source.file.contains(['/', '\\', '\0']) || source.file.starts_with('.') || !source.file.ends_with(".wasm"))
+    {
+        return Err(DocumentError::Field(format!(
+            "spec.source.file is {:?}; write the name of a .wasm file of the plugin directory, without a path",
+            source.file
+        )));
+    }
+    plugin.spec.account(name).map_err(|e: NameError| DocumentError::Field(e.to_string()))?;
+    Ok(plugin)
+}
+
+/// The document that grants a plugin all that it asks for, as YAML for an administrator to read and cut.
+pub fn render(name: &PluginName, manifest: &Manifest) -> Result<String, DocumentError> {
+    let requests = &manifest.requests;
+    let channels = requests.channels.iter().map(|c| Channel {
+        name: c.name.clone(),
+        endpoint: if c.example.is_empty() { "http://HOST:PORT".to_owned() } else { c.example.clone() },
+    });
+    let grants = GrantSpec { rules: requests.rules.clone(), channels: channels.collect(), events: requests.events };
+    let settings = requests.settings.iter().filter_map(|s| Some((s.name.clone(), s.default.clone()?))).collect();
+    let plugin = Plugin::new(name.as_str(), PluginSpec { grants, settings, ..PluginSpec::default() });
+    let mut value = serde_json::to_value(&plugin).map_err(|e| DocumentError::Yaml(e.to_string()))?;
+    if let Some(object) = value.as_object_mut() {
+        object.remove("status");
+    }
+    serde_saphyr::to_string(&value).map_err(|e| DocumentError::Yaml(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> PluginName {
+        PluginName::parse("demo").unwrap()
+    }
+
+    fn document(spec: &str) -> String {
+        format!("apiVersion: operetta.dev/v1alpha1\nkind: Plugin\nmetadata: {{name: demo}}\nspec: {spec}\n")
+    }
+
+    #[test]
+    fn an_empty_spec_grants_nothing_and_acts_as_the_account_of_its_name() {
+        let plugin = parse(&name(), &document("{}")).unwrap();
+        assert_eq!(plugin.spec.account(&name()).unwrap().to_string(), "operetta-plugins/demo");
+        let policy = plugin.spec.policy();
+        assert!(policy.grants.rules.is_empty() && !policy.grants.events);
+        assert_eq!(policy.limits, operetta_core::limit::Limits::default());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (yaml, expected) in [
+            ("a: [", "not a Plugin document"),
+            ("apiVersion: v1\nkind: Pod", "apiVersion \"v1\" and kind \"Pod\""),
+            (&document("{limits: {memory: 5}}"), "unknown field `memory`"),
+            (&document("{grants: {rules: [{apiGroups: [\"\"], resources: [pods], verb: [get]}]}}"), "unknown field `verb`"),
+            (&document("{colour: red}"), "unknown field `colour`"),
+            (&format!("{}extra: 1\n", document("{}")), "unknown field `extra`"),
+            (&document("{}").replace("demo", "other"), "metadata.name is \"other\" and the file is called demo"),
+            (&document("{grants: {channels: [{name: x, endpoint: \"unix:/tmp/x\"}]}}"), "endpoint \"unix:/tmp/x\" of channel x"),
+            (&document("{source: {file: ../x.wasm}}"), "without a path"),
+            (&document("{namespaces: [\"a/b\"]}"), "\"a/b\" is no namespace"),
+            (&document("{digest: \"sha256:zz\"}"), "is no digest"),
+        ] {
+            let error = parse(&name(), yaml).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error:?} lacks {expected:?}");
+        }
+    }
+
+    #[test]
+    fn the_rendered_document_grants_what_the_manifest_asks_for() {
+        let manifest = Manifest::parse(
+            &serde_json::json!({
+                "manifestVersion": 1, "name": "demo", "version": "1",
+                "controllers": [{"name": "a", "for": {"group": "x.example.com", "version": "v1", "resource": "things"}}],
+                "requests": {"rules": [{"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": ["get"]}],
+                    "channels": [{"name": "shop", "example": "http://127.0.0.1:1"}], "events": true,
+                    "settings": [{"name": "image", "default": "x:1"}, {"name": "none"}]}
+            })
+            .to_string(),
+        )
+        .unwrap();
+        let plugin = parse(&name(), &render(&name(), &manifest).unwrap()).unwrap();
+        let policy = plugin.spec.policy();
+        assert_eq!(policy.grants.rules, manifest.requests.rules);
+        assert!(policy.grants.events && policy.grants.check_channel("shop").is_ok());
+        assert_eq!(policy.settings.get("image").map(String::as_str), Some("x:1"));
+    }
+}

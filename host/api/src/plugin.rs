@@ -1,0 +1,223 @@
+//! The shape of a Plugin, and what it means in the words of the core.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use operetta_core::{
+    cache::Scope,
+    effect::Policy,
+    grant::{Grants, Rule},
+    limit::Limits,
+    name::{AccountName, ChannelName, Digest, NameError, Namespace, PluginName, ServiceAccount},
+};
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
+
+/// Where plugins' service accounts live unless the Plugin says otherwise: apart from the host's own namespace, since whoever may create pods there could take the host's account.
+pub const DEFAULT_ACCOUNT_NAMESPACE: &str = "operetta-plugins";
+
+/// Runs one component.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "operetta.dev",
+    version = "v1alpha1",
+    kind = "Plugin",
+    plural = "plugins",
+    status = "PluginStatus",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Version","type":"string","jsonPath":".status.version"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(transform = admit_unknown_fields)]
+pub struct PluginSpec {
+    /// Where the component comes from; `NAME.wasm` of the plugin directory unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// `sha256:…`; a component with another digest is not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub digest: Option<Digest>,
+    /// The account whose rights it acts with; `operetta-plugins/NAME` unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_account: Option<Account>,
+    /// The namespaces that it works in; all unless told.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub namespaces: BTreeSet<Namespace>,
+    /// What it may do, at most as far as the service account's own rights go.
+    pub grants: GrantSpec,
+    /// Text by name that it may read.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+    /// How much it may use.
+    #[serde(skip_serializing_if = "LimitSpec::is_default")]
+    pub limits: LimitSpec,
+    /// Whether it stands still.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+}
+
+/// Where a component comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(transform = admit_unknown_fields)]
+pub struct Source {
+    /// A file of the plugin directory.
+    pub file: String,
+}
+
+/// A service account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(transform = admit_unknown_fields)]
+pub struct Account {
+    /// `operetta-plugins` unless told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Namespace>,
+    /// Its name.
+    pub name: AccountName,
+}
+
+/// What a plugin may do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(transform = admit_unknown_fields)]
+pub struct GrantSpec {
+    /// Kubernetes requests, in RBAC's own shape.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+    /// gRPC services that it may call.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<Channel>,
+    /// Whether it may publish events.
+    pub events: bool,
+}
+
+/// A gRPC service, known to the plugin by name only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(transform = admit_unknown_fields)]
+pub struct Channel {
+    /// What the plugin calls it.
+    pub name: ChannelName,
+    /// `http://HOST:PORT`, or `https://HOST:PORT` for TLS with the roots of the system.
+    pub endpoint: String,
+}
+
+/// How much a plugin may use; what is absent has the host's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(transform = admit_unknown_fields)]
+pub struct LimitSpec {
+    /// Memory of one reconcile, in MiB (64).
+    #[serde(rename = "memoryMiB", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub memory_mib: Option<u32>,
+    /// Wall-clock time of one reconcile, in seconds (30).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub deadline_seconds: Option<u32>,
+    /// CPU time of one reconcile, in seconds (2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 600))]
+    pub cpu_seconds: Option<u32>,
+    /// Reconciles at the same time (16).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub concurrency: Option<u32>,
+    /// Host calls of one reconcile (10,000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub host_calls: Option<u32>,
+    /// One argument or answer of a host call, in KiB (4,096).
+    #[serde(rename = "messageKiB", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub message_kib: Option<u32>,
+    /// Lines of log of one reconcile (200).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_lines: Option<u32>,
+}
+
+/// What the host says of a Plugin.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PluginStatus {
+    /// Of the component that runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// What the component calls its version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Of which generation of the spec this speaks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Loaded`, `Granted`, `Ready`, `Degraded`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// The API server takes `additionalProperties: false` in no schema that names properties; it drops unknown fields, and says so to strict clients, by itself.
+fn admit_unknown_fields(schema: &mut Schema) {
+    schema.remove("additionalProperties");
+}
+
+impl LimitSpec {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// With the defaults.
+    pub fn limits(&self) -> Limits {
+        let default = Limits::default();
+        let seconds = |value: Option<u32>, default| value.map_or(default, |s| Duration::from_secs(s.max(1).into()));
+        let size = |value: Option<u32>, shift: u32, default| value.map_or(default, |n| (n.max(1) as usize) << shift);
+        Limits {
+            memory: size(self.memory_mib.map(|m| m.min(1024)), 20, default.memory),
+            deadline: seconds(self.deadline_seconds, default.deadline),
+            cpu: seconds(self.cpu_seconds, default.cpu),
+            concurrency: size(self.concurrency, 0, default.concurrency),
+            host_calls: self.host_calls.map_or(default.host_calls, u64::from),
+            message: size(self.message_kib.map(|m| m.min(65536)), 10, default.message),
+            log_lines: self.log_lines.map_or(default.log_lines, u64::from),
+            log_line: default.log_line,
+        }
+    }
+}
+
+impl PluginSpec {
+    /// The account it acts as.
+    ///
+    /// # Errors
+    /// The plugin's name is no account name, which cannot be for a [`PluginName`].
+    pub fn account(&self, plugin: &PluginName) -> Result<ServiceAccount, NameError> {
+        let (namespace, name) = match &self.service_account {
+            Some(account) => (account.namespace.clone(), account.name.clone()),
+            None => (None, AccountName::parse(plugin.as_str())?),
+        };
+        let namespace = match namespace {
+            Some(namespace) => namespace,
+            None => Namespace::parse(DEFAULT_ACCOUNT_NAMESPACE)?,
+        };
+        Ok(ServiceAccount { namespace, name })
+    }
+
+    /// What it may do and with how much.
+    pub fn policy(&self) -> Policy {
+        let grants = Grants {
+            rules: self.grants.rules.clone(),
+            channels: self.grants.channels.iter().map(|c| c.name.clone()).collect(),
+            events: self.grants.events,
+        };
+        Policy { grants, limits: self.limits.limits(), settings: self.settings.clone() }
+    }
+
+    /// Where it works.
+    pub fn scope(&self) -> Scope {
+        if self.namespaces.is_empty() { Scope::All } else { Scope::Namespaces(self.namespaces.clone()) }
+    }
+}
