@@ -1,0 +1,253 @@
+//! Builds the host and the plugins with a cargo inside a cargo, into the workspace's own target directory, so that nothing is built
+//! twice. It decides nothing about them: what a plugin is called, what it brings and what it asks for is the plugin's own business.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{BufRead, BufReader, ErrorKind},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::progress::{Progress, Step};
+
+/// The packages under `plugins/` that are operators: the one list of them.
+pub const PLUGINS: [&str; 3] = ["petstore", "immortal-container", "memcached"];
+
+/// What plugins are compiled for; the linker that `.cargo/config.toml` names makes components of them.
+const TARGET: &str = "wasm32-unknown-unknown";
+
+/// The profile of host and tests, so that a benchmark's host is optimised and a test's is shared with `cargo test`.
+const HOST_PROFILE: &str = if cfg!(debug_assertions) { "dev" } else { "release" };
+
+/// What cargo and rustc tell the programs that they run. A cargo that inherits it takes itself for somebody else, or builds everything anew.
+const NOT_INHERITED: [&str; 8] = [
+    "CARGO_BIN_NAME",
+    "CARGO_CRATE_NAME",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_MAKEFLAGS",
+    "CARGO_MANIFEST_DIR",
+    "CARGO_MANIFEST_PATH",
+    "CARGO_PRIMARY_PACKAGE",
+    "OUT_DIR",
+];
+const NOT_INHERITED_PREFIXES: [&str; 3] = ["CARGO_PKG_", "CARGO_BIN_EXE_", "DEP_"];
+
+/// This workspace on disk.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Workspace {
+    #[serde(rename = "workspace_root")]
+    root: PathBuf,
+    #[serde(rename = "target_directory")]
+    target: PathBuf,
+}
+
+/// A built plugin: the component and, beside it, its Plugin document.
+#[derive(Debug, Clone)]
+pub struct Component {
+    /// `NAME.wasm`.
+    pub wasm: PathBuf,
+    /// `NAME.yaml`.
+    pub document: PathBuf,
+}
+
+impl Workspace {
+    /// Asks cargo where the workspace and its target directory are.
+    pub fn locate() -> Result<Self> {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let output =
+            cargo(here, ["metadata", "--no-deps", "--format-version=1"]).output().context("run `cargo metadata`")?;
+        if !output.status.success() {
+            bail!("`cargo metadata` failed:\n{}", String::from_utf8_lossy(&output.stderr));
+        }
+        serde_json::from_slice(&output.stdout).context("understand `cargo metadata`")
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The directory of the built plugins.
+    pub fn plugin_dir(&self) -> PathBuf {
+        self.target.join("plugins")
+    }
+
+    /// Builds every program of the workspace and returns the directory that holds them.
+    pub fn programs(&self, progress: &Progress) -> Result<PathBuf> {
+        let mut step = progress.step("host");
+        // The whole workspace, as `cargo test` does: a selection would have other features, and build its dependencies again.
+        let mut command = cargo(&self.root, ["build", "--workspace", "--bins", "--profile", HOST_PROFILE]);
+        watch(&mut command, &mut step)?;
+        step.done("built");
+        Ok(self.target.join(if HOST_PROFILE == "dev" { "debug" } else { HOST_PROFILE }))
+    }
+
+    /// Builds the host and returns the `operetta` program.
+    pub fn host(&self, progress: &Progress) -> Result<PathBuf> {
+        Ok(self.programs(progress)?.join("operetta"))
+    }
+
+    /// Builds every plugin into [`Workspace::plugin_dir`], with the Plugin document that `host` writes for it.
+    pub fn plugins(&self, host: &Path, progress: &Progress) -> Result<Vec<Component>> {
+        ensure_target(&self.root, progress)?;
+        let mut step = progress.step("plugins");
+        let mut command = cargo(&self.root, ["build", "--profile=plugin", "--target", TARGET]);
+        command.args(PLUGINS.iter().flat_map(|plugin| ["--package", plugin]));
+        // Flags that somebody set for this machine's programs (a CPU, another linker) mean nothing to a component.
+        command.env_remove("RUSTFLAGS");
+        watch(&mut command, &mut step)?;
+        let built = self.target.join(TARGET).join("plugin");
+        let directory = self.plugin_dir();
+        fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
+        let mut components = Vec::new();
+        for plugin in PLUGINS {
+            step.say(plugin);
+            let from = built.join(format!("{}.wasm", plugin.replace('-', "_")));
+            let code = fs::read(&from).with_context(|| format!("read the component {}", from.display()))?;
+            let wasm = directory.join(format!("{plugin}.wasm"));
+            let document = directory.join(format!("{plugin}.yaml"));
+            if replace(&wasm, &code)? || !document.is_file() || newer(host, &document) {
+                replace(&document, &generate(host, &wasm)?)?;
+            }
+            components.push(Component { wasm, document });
+        }
+        step.done(&format!("{} in {}", PLUGINS.join(", "), directory.display()));
+        Ok(components)
+    }
+}
+
+/// Whether the document was written before this host was built, and may miss what it knows better.
+fn newer(host: &Path, document: &Path) -> bool {
+    let modified = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    modified(host) > modified(document)
+}
+
+/// The Plugin document that `operetta generate plugin` writes from the component's own manifest.
+fn generate(host: &Path, wasm: &Path) -> Result<Vec<u8>> {
+    let output = Command::new(host)
+        .args(["generate", "plugin"])
+        .arg(wasm)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("run {}", host.display()))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("`operetta generate plugin {}` failed ({}):\n{why}", wasm.display(), output.status);
+    }
+    Ok(output.stdout)
+}
+
+/// Puts `content` at `path` in one step, so that a host that watches the directory never sees half of it. Whether there was anything to do.
+fn replace(path: &Path, content: &[u8]) -> Result<bool> {
+    if fs::read(path).is_ok_and(|present| present == content) {
+        return Ok(false);
+    }
+    let directory = path.parent().context("a file has a directory")?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".")
+        .suffix(".tmp")
+        .tempfile_in(directory)
+        .context("create a temporary file")?;
+    std::io::Write::write_all(&mut file, content).with_context(|| format!("write {}", path.display()))?;
+    file.persist(path).with_context(|| format!("move into place {}", path.display()))?;
+    Ok(true)
+}
+
+/// A cargo in `directory` that takes the caller's settings, but not what an outer cargo said of the calling program.
+fn cargo<'a>(directory: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(directory).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if is_not_inherited(&name) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+fn is_not_inherited(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    NOT_INHERITED.contains(&&*name) || NOT_INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Adds the compilation target to the toolchain if it is not there.
+fn ensure_target(directory: &Path, progress: &Progress) -> Result<()> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc)
+        .args(["--print", "target-libdir", "--target", TARGET])
+        .current_dir(directory)
+        .output()
+        .context("ask rustc where its libraries are")?;
+    let libraries = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    if output.status.success() && fs::read_dir(&libraries).is_ok_and(|mut files| files.next().is_some()) {
+        return Ok(());
+    }
+    let mut step = progress.step("wasm target");
+    let mut command = Command::new("rustup");
+    command.args(["target", "add", TARGET]).current_dir(directory);
+    watch(&mut command, &mut step).with_context(|| {
+        format!(
+            "plugins are compiled for {TARGET}, which this Rust toolchain lacks: install it (`rustup target add {TARGET}`, or your \
+             distribution's package). Where rustup has no network, put the component rust-src into the toolchain and build them with \
+             `RUSTC_BOOTSTRAP=1 cargo build --profile=plugin --target {TARGET} -Zbuild-std=std,panic_abort --package NAME`"
+        )
+    })?;
+    step.done("added");
+    Ok(())
+}
+
+/// Runs a command to its end and shows the last line it said; if it fails, everything it said.
+fn watch(command: &mut Command, step: &mut Step) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let arguments = command.get_args().map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ");
+    let line = format!("{} {arguments}", Path::new(&program).file_name().unwrap_or_default().to_string_lossy());
+    let mut child =
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                anyhow::anyhow!("the program `{program}` is not on the PATH: install it, or run `{line}` elsewhere")
+            }
+            _ => anyhow::Error::new(error).context(format!("run `{line}`")),
+        })?;
+    let mut said = String::new();
+    for text in child.stderr.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+        let text = text.with_context(|| format!("read what `{line}` says"))?;
+        step.say(text.trim());
+        said.push_str(&text);
+        said.push('\n');
+    }
+    let status = child.wait().with_context(|| format!("wait for `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` failed ({status}):\n{said}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_only_when_its_content_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.wasm");
+        assert!(replace(&path, b"one").unwrap());
+        assert!(!replace(&path, b"one").unwrap());
+        assert!(replace(&path, b"two").unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "a temporary file stayed");
+    }
+
+    #[test]
+    fn a_nested_cargo_keeps_settings_and_forgets_who_runs_it() {
+        for kept in ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_NET_OFFLINE", "RUSTUP_TOOLCHAIN", "PATH"] {
+            assert!(!is_not_inherited(kept.as_ref()), "{kept} is a setting");
+        }
+        for forgotten in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_BIN_EXE_demo", "CARGO_ENCODED_RUSTFLAGS"] {
+            assert!(is_not_inherited(forgotten.as_ref()), "{forgotten} is about one program");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! What tests, demo and benchmarks share: a local control plane, the build of host and plugins, and patience.
+//!
+//! Nothing of the product may depend on this crate; it may depend on everything. It reaches for no file outside the workspace and for
+//! no program but `cargo`, `rustup` and `go`.
+
+pub mod components;
+pub mod control_plane;
+pub mod eventually;
+pub mod progress;
+
+pub use eventually::eventually;

@@ -1,0 +1,9 @@
+//! Everything that is tested against a real API server, in one program, so that the control plane starts once.
+//!
+//! Each test works in a namespace of its own and makes its own client; `shared` is the cluster that they share. `OPERETTA_KUBECONFIG`
+//! makes it one of the user's.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+mod control_plane;
+mod shared;
+mod supervisor;
