@@ -140,8 +140,8 @@ mod tests {
         let [mut of_living, mut of_dead] = [0; 2].map(|_| Command::new("sleep").arg("60").spawn().unwrap());
         living.record("sleep", of_living.id()).unwrap();
         dead.record("sleep", of_dead.id()).unwrap();
-        let RunDir { path, _lock } = dead;
-        drop(_lock);
+        let path = dead.path().to_owned();
+        drop(dead);
 
         let next = RunDir::create_in(runs.path()).unwrap();
         assert!(!path.exists(), "the dead run's directory is still there");
