@@ -70,19 +70,14 @@ async fn exchange(
     let deadline = parts.headers.get("grpc-timeout").and_then(|value| parse_timeout(value.to_str().ok()?));
     let call = Call { channel, path: parts.uri.path().to_owned(), metadata: metadata(parts.headers), deadline };
     let exchange = Rc::new(host.open(call).await?);
-    let mut sending = Some(send_all(exchange.clone(), body).boxed_local());
-    let headers = {
-        let headers = pin!(exchange.headers());
-        match sending.take() {
-            Some(pump) => match select(pump, headers).await {
-                // What the peer says about the call is worth more than that it took no more messages.
-                Either::Left((_, headers)) => headers.await?,
-                Either::Right((headers, pump)) => {
-                    sending = Some(pump);
-                    headers?
-                }
-            },
-            None => headers.await?,
+    let mut sending = None;
+    let headers = match select(send_all(exchange.clone(), body).boxed_local(), pin!(exchange.headers())).await {
+        Either::Left((Ok(()), headers)) => headers.await?,
+        // What the peer says about the call, if it has, is worth more than that it took no more messages.
+        Either::Left((Err(status), headers)) => headers.now_or_never().unwrap_or(Err(status))?,
+        Either::Right((headers, pump)) => {
+            sending = Some(pump);
+            headers?
         }
     };
     let mut response = Response::new(tonic::body::Body::new(ResponseBody::open(exchange, sending)));
@@ -238,18 +233,26 @@ impl Open {
         if self.ended {
             return Poll::Ready(None);
         }
+        let mut unsent = None;
         if let Some(sending) = &mut self.sending
-            && sending.as_mut().poll(cx).is_ready()
+            && let Poll::Ready(sent) = sending.as_mut().poll(cx)
         {
-            // A send that failed says less than the status that `receive` is about to give.
             self.sending = None;
+            unsent = sent.err();
         }
         let exchange = self.exchange.clone();
         let receiving =
             self.receiving.get_or_insert_with(|| async move { exchange.receive_many(BATCH).await }.boxed_local());
-        let Poll::Ready(messages) = receiving.as_mut().poll(cx) else { return Poll::Pending };
+        let messages = match (receiving.as_mut().poll(cx), unsent) {
+            (Poll::Ready(messages), _) => messages,
+            // As with the headers: the peer's own word first.
+            (Poll::Pending, Some(status)) => Err(status),
+            (Poll::Pending, None) => return Poll::Pending,
+        };
         self.receiving = None;
-        Poll::Ready(Some(messages.and_then(|messages| self.next_frame(&messages))))
+        let frame = messages.and_then(|messages| self.next_frame(&messages));
+        self.ended |= frame.is_err();
+        Poll::Ready(Some(frame))
     }
 
     fn next_frame(&mut self, messages: &[Vec<u8>]) -> Result<Frame<Bytes>, Status> {
