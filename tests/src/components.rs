@@ -17,6 +17,9 @@ use crate::progress::{Progress, Step};
 /// The packages under `plugins/` that are operators: the one list of them.
 pub const PLUGINS: [&str; 3] = ["petstore", "immortal-container", "memcached"];
 
+/// The packages under `tests/guests/` that tests and demo run in a whole host. Nobody publishes them.
+pub const FIXTURES: [&str; 1] = ["hostile"];
+
 /// What plugins are compiled for; the linker that `.cargo/config.toml` names makes components of them.
 const TARGET: &str = "wasm32-unknown-unknown";
 
@@ -48,6 +51,8 @@ pub struct Workspace {
 /// A built plugin: the component and, beside it, its Plugin document.
 #[derive(Debug, Clone)]
 pub struct Component {
+    /// The package's name.
+    pub name: &'static str,
     /// `NAME.wasm`.
     pub wasm: PathBuf,
     /// `NAME.yaml`.
@@ -93,30 +98,97 @@ impl Workspace {
 
     /// Builds every plugin into [`Workspace::plugin_dir`], with the Plugin document that `host` writes for it.
     pub fn plugins(&self, host: &Path, progress: &Progress) -> Result<Vec<Component>> {
+        self.components("plugins", &PLUGINS, host, progress)
+    }
+
+    /// Builds everything: programs, plugins and fixtures.
+    pub fn build(&self, progress: &Progress) -> Result<Built> {
+        let programs = self.programs(progress)?;
+        let host = programs.join("operetta");
+        let mut components = self.plugins(&host, progress)?;
+        components.extend(self.components("fixtures", &FIXTURES, &host, progress)?);
+        Ok(Built { programs, state: self.state_dir(), components })
+    }
+
+    /// Where the host keeps what it compiled to write the documents.
+    fn state_dir(&self) -> PathBuf {
+        self.target.join("state")
+    }
+
+    /// Builds packages into the directory `what` of the target directory.
+    fn components(
+        &self,
+        what: &str,
+        packages: &[&'static str],
+        host: &Path,
+        progress: &Progress,
+    ) -> Result<Vec<Component>> {
         ensure_target(&self.root, progress)?;
-        let mut step = progress.step("plugins");
+        let mut step = progress.step(what);
         let mut command = cargo(&self.root, ["build", "--profile=plugin", "--target", TARGET]);
-        command.args(PLUGINS.iter().flat_map(|plugin| ["--package", plugin]));
+        command.args(packages.iter().flat_map(|package| ["--package", package]));
         // Flags that somebody set for this machine's programs (a CPU, another linker) mean nothing to a component.
         command.env_remove("RUSTFLAGS");
         watch(&mut command, &mut step)?;
         let built = self.target.join(TARGET).join("plugin");
-        let directory = self.plugin_dir();
+        let directory = self.target.join(what);
         fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
         let mut components = Vec::new();
-        for plugin in PLUGINS {
-            step.say(plugin);
-            let from = built.join(format!("{}.wasm", plugin.replace('-', "_")));
+        for name in packages {
+            step.say(name);
+            let from = built.join(format!("{}.wasm", name.replace('-', "_")));
             let code = fs::read(&from).with_context(|| format!("read the component {}", from.display()))?;
-            let wasm = directory.join(format!("{plugin}.wasm"));
-            let document = directory.join(format!("{plugin}.yaml"));
+            let wasm = directory.join(format!("{name}.wasm"));
+            let document = directory.join(format!("{name}.yaml"));
             if replace(&wasm, &code)? || !document.is_file() || newer(host, &document) {
-                replace(&document, &generate(host, &wasm)?)?;
+                replace(&document, &generate(host, &wasm, &self.state_dir())?)?;
             }
-            components.push(Component { wasm, document });
+            components.push(Component { name, wasm, document });
         }
-        step.done(&format!("{} in {}", PLUGINS.join(", "), directory.display()));
+        step.done(&format!("{} in {}", packages.join(", "), directory.display()));
         Ok(components)
+    }
+}
+
+/// What was built.
+#[derive(Debug, Clone)]
+pub struct Built {
+    programs: PathBuf,
+    state: PathBuf,
+    components: Vec<Component>,
+}
+
+impl Built {
+    /// The `operetta` program.
+    pub fn host(&self) -> PathBuf {
+        self.program("operetta")
+    }
+
+    /// A program of the workspace.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.programs.join(name)
+    }
+
+    /// A host's state directory that holds all components compiled.
+    pub fn state_dir(&self) -> &Path {
+        &self.state
+    }
+
+    /// All components.
+    pub fn components(&self) -> &[Component] {
+        &self.components
+    }
+
+    /// The component of a package.
+    pub fn component(&self, name: &str) -> Result<&Component> {
+        self.components.iter().find(|component| component.name == name).with_context(|| format!("{name} is not built"))
+    }
+}
+
+impl Component {
+    /// Its bytes.
+    pub fn code(&self) -> Result<Vec<u8>> {
+        fs::read(&self.wasm).with_context(|| format!("read {}", self.wasm.display()))
     }
 }
 
@@ -127,9 +199,10 @@ fn newer(host: &Path, document: &Path) -> bool {
 }
 
 /// The Plugin document that `operetta generate plugin` writes from the component's own manifest.
-fn generate(host: &Path, wasm: &Path) -> Result<Vec<u8>> {
+fn generate(host: &Path, wasm: &Path, state: &Path) -> Result<Vec<u8>> {
     let output = Command::new(host)
-        .args(["generate", "plugin"])
+        .args(["generate", "plugin", "--state-dir"])
+        .arg(state)
         .arg(wasm)
         .stdin(Stdio::null())
         .output()
@@ -142,7 +215,7 @@ fn generate(host: &Path, wasm: &Path) -> Result<Vec<u8>> {
 }
 
 /// Puts `content` at `path` in one step, so that a host that watches the directory never sees half of it. Whether there was anything to do.
-fn replace(path: &Path, content: &[u8]) -> Result<bool> {
+pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<bool> {
     if fs::read(path).is_ok_and(|present| present == content) {
         return Ok(false);
     }

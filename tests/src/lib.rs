@@ -3,9 +3,14 @@
 //! Nothing of the product may depend on this crate; it may depend on everything. It reaches for no file outside the workspace and for
 //! no program but `cargo`, `rustup` and `go`.
 
+pub mod child;
 pub mod components;
 pub mod control_plane;
+pub mod demo;
 pub mod eventually;
+pub mod host;
+pub mod kinds;
+pub mod petstore;
 pub mod progress;
 
 pub use eventually::eventually;

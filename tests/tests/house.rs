@@ -24,6 +24,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("petstore-service", &[], &["wasmtime*", "kube*"]),
     ("immortal-container", &["operetta-sdk"], &["wasmtime*"]),
     ("memcached", &["operetta-sdk"], &["wasmtime*"]),
+    ("hostile", &["operetta-sdk"], &["wasmtime*"]),
     (TESTS, ANYTHING, &[]),
 ];
 /// What the tests inside a crate may use beyond that.

@@ -1,9 +1,10 @@
 //! Everything that is tested against a real API server, in one program, so that the control plane starts once.
 //!
-//! Each test works in a namespace of its own and makes its own client; `shared` is the cluster that they share. `OPERETTA_KUBECONFIG`
-//! makes it one of the user's.
+//! Each test works in a namespace of its own and makes its own client and its own host; `shared` is what they share. `OPERETTA_KUBECONFIG`
+//! makes the cluster one of the user's.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 mod control_plane;
+mod petstore;
 mod shared;
 mod supervisor;

@@ -1,4 +1,4 @@
-//! The cluster that all tests of this program share, and a namespace for each of them.
+//! What all tests of this program share: the cluster, the built programs and components. And what each has of its own: a namespace and a host.
 
 use std::{path::Path, sync::OnceLock, time::Duration};
 
@@ -8,7 +8,17 @@ use kube::{
     Api, Client,
     api::{DeleteParams, PostParams},
 };
-use operetta_tests::{control_plane::Cluster, eventually};
+use operetta_tests::{
+    components::{Built, Workspace},
+    control_plane::{
+        Cluster,
+        audit::{Filter, Position, Request},
+        run_dir::RunDir,
+    },
+    eventually,
+    host::{self, Document, Host, Launch, Log},
+    progress::Progress,
+};
 use serde_json::json;
 
 /// What a controller, the scheduler or a simulated node may take under the load of all tests at once on two cores.
@@ -23,6 +33,98 @@ pub fn program() -> &'static Path {
 pub fn shared() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| Cluster::open(program()).expect("a cluster to test against"))
+}
+
+/// A control plane takes 600 MB: beside the shared one there is one more at a time.
+pub static ONE_MORE_CONTROL_PLANE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Programs, plugins and fixtures, built on first use.
+pub fn built() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let workspace = Workspace::locate().expect("a workspace");
+        workspace.build(&Progress::stderr()).expect("programs and components")
+    })
+}
+
+/// Where the hosts and stores of this program live. The next start of a control plane removes it, and whoever it finds on record.
+pub fn run() -> &'static RunDir {
+    static RUN: OnceLock<RunDir> = OnceLock::new();
+    RUN.get_or_init(|| RunDir::create().expect("a directory for this run"))
+}
+
+/// CRDs, accounts and rights of all components, installed on first use.
+pub fn installed() -> &'static Built {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let components: Vec<_> = built().components().iter().map(|component| component.wasm.as_path()).collect();
+        host::install(built(), shared().kubeconfig(), &components).expect("everything is installed");
+    });
+    built()
+}
+
+/// A host that works in this namespace only, with an empty plugin directory.
+pub async fn host(namespace: &TestNamespace) -> Host {
+    installed();
+    Launch::new(built(), shared().kubeconfig()).namespace(namespace.name()).start(run()).await.unwrap()
+}
+
+/// Puts a component into the host under its own name and waits until it runs.
+pub async fn plug(host: &Host, name: &str, edit: impl FnOnce(Document) -> Document) {
+    let component = installed().component(name).unwrap();
+    let document = edit(Document::of(component).unwrap());
+    host.plugins().put(name, &component.code().unwrap(), &document).unwrap();
+    host.says(name, "plugin ready", Log::start(), SOON).await.unwrap();
+}
+
+/// What a plugin asked the API server for in a namespace.
+pub fn requests_of(plugin: &str, namespace: &TestNamespace) -> Filter {
+    Filter::all().impersonated(&format!("system:serviceaccount:operetta-plugins:{plugin}")).namespace(namespace.name())
+}
+
+/// The writes of a plugin in a namespace since a position; none can be told on a user's cluster.
+pub async fn writes_since(position: Option<Position>, plugin: &str, namespace: &TestNamespace) -> Vec<Request> {
+    let (Some(position), Some(audit)) = (position, shared().audit_log()) else { return Vec::new() };
+    audit.settle(&namespace.client()).await.unwrap();
+    audit.requests(&requests_of(plugin, namespace).writes().after(position)).unwrap()
+}
+
+/// Where the audit log stands now, where there is one.
+pub async fn position(namespace: &TestNamespace) -> Option<Position> {
+    match shared().audit_log() {
+        Some(audit) => Some(audit.settle(&namespace.client()).await.unwrap()),
+        None => None,
+    }
+}
+
+/// Waits until so many more reconciles of the plugin have ended.
+pub async fn reconciles(host: &Host, plugin: &str, more: f64) {
+    let before = host.metrics().await.unwrap().reconciles(plugin);
+    eventually("the plugin reconciles", SOON, async || {
+        let now = host.metrics().await?.reconciles(plugin);
+        anyhow::ensure!(now >= before + more, "{} of {more} reconciles", now - before);
+        Ok(())
+    })
+    .await
+    .unwrap();
+}
+
+/// Waits until no reconcile of the plugin has ended for a while, and none waits.
+pub async fn settled(host: &Host, plugin: &str) {
+    let mut last = -1.0;
+    eventually("the plugin has nothing to do", SOON, async || {
+        let metrics = host.metrics().await?;
+        let (now, before) = (metrics.reconciles(plugin), last);
+        last = now;
+        let waiting = metrics.sum("workqueue_depth", &[("plugin", plugin)]);
+        let active = metrics.sum("controller_runtime_active_workers", &[("plugin", plugin)]);
+        #[allow(clippy::float_cmp, reason = "counters are whole numbers")]
+        let same = now == before;
+        anyhow::ensure!(same && waiting + active == 0.0, "{now} after {before}, {waiting} wait, {active} run");
+        Ok(())
+    })
+    .await
+    .unwrap();
 }
 
 /// A namespace that belongs to one test.

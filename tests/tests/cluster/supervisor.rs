@@ -11,14 +11,9 @@ use operetta_tests::{
     eventually,
 };
 
-use tokio::sync::Mutex;
-
-use crate::shared::{SOON, program};
+use crate::shared::{ONE_MORE_CONTROL_PLANE, SOON, program};
 
 const PROGRAMS: usize = 5;
-
-/// A control plane takes 600 MB: beside the shared one there is one more at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
 async fn nothing_is_left(run: &Path, of: &[run_dir::Process]) {
     eventually("nothing is left of the control plane", SOON, async || {
@@ -33,7 +28,7 @@ async fn nothing_is_left(run: &Path, of: &[run_dir::Process]) {
 
 #[tokio::test]
 async fn everything_stops_when_the_parent_lets_go_of_standard_input() {
-    let _turn = ONE_AT_A_TIME.lock().await;
+    let _turn = ONE_MORE_CONTROL_PLANE.lock().await;
     let supervised = Supervised::start(program()).unwrap();
     let run = supervised.access().run_dir.clone();
     let started = processes(&run);
@@ -45,7 +40,7 @@ async fn everything_stops_when_the_parent_lets_go_of_standard_input() {
 
 #[tokio::test]
 async fn everything_stops_on_sigterm() {
-    let _turn = ONE_AT_A_TIME.lock().await;
+    let _turn = ONE_MORE_CONTROL_PLANE.lock().await;
     let supervised = Supervised::start(program()).unwrap();
     let run = supervised.access().run_dir.clone();
     let started = processes(&run);
@@ -55,7 +50,7 @@ async fn everything_stops_on_sigterm() {
 
 #[tokio::test]
 async fn the_next_start_cleans_up_after_a_supervisor_that_was_killed() {
-    let _turn = ONE_AT_A_TIME.lock().await;
+    let _turn = ONE_MORE_CONTROL_PLANE.lock().await;
     let killed = Supervised::start(program()).unwrap();
     let run = killed.access().run_dir.clone();
     let started = processes(&run);

@@ -1,0 +1,266 @@
+//! A guest that does with every import what the test that calls it says: the controller's name is the command, the object its argument, and what came of it
+//! returns as the message of a terminal failure.
+//!
+//! It uses the contract alone, so that it shows what the host does, not what an SDK makes of it.
+
+#[allow(unsafe_code, missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
+mod bindings {
+    wit_bindgen::generate!({ path: "../../../wit", world: "operator", generate_all });
+}
+
+use bindings::{
+    Failure, Guest, Outcome, Request, export,
+    operetta::operator::{
+        events, grpc, log, reader, settings,
+        types::{ObjectKey, Resource},
+        writer,
+    },
+    wasi::{
+        clocks::{monotonic_clock, system_clock},
+        random::random,
+    },
+};
+use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use serde_json::Value;
+
+struct Imports;
+
+export!(Imports with_types_in bindings);
+
+const MILLISECOND: u64 = 1_000_000;
+
+impl Guest for Imports {
+    fn manifest() -> String {
+        r#"{"manifestVersion": 1, "name": "imports", "version": "0.1.0",
+            "controllers": [{"name": "any", "for": {"group": "x.example.com", "version": "v1", "resource": "things"}}]}"#
+            .to_owned()
+    }
+
+    async fn reconcile(request: Request) -> Result<Outcome, Failure> {
+        let argument = request.object.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
+        match request.controller.as_str() {
+            "nothing" => return Ok(Outcome::AwaitChange),
+            "tick" => {
+                let _ = reader::get(resource(&argument), key(&argument), Vec::new()).await;
+                return Ok(Outcome::AwaitChange);
+            }
+            "requeue" => return Ok(Outcome::RequeueAfter(1_500)),
+            "retry" => return Err(Failure::Retryable("later".to_owned())),
+            "later-outcome" => return Ok(Outcome::Other(detail())),
+            "later-failure" => return Err(Failure::Other(detail())),
+            _ => {}
+        }
+        Err(Failure::Terminal(run(&request, &argument).await))
+    }
+}
+
+async fn run(request: &Request, argument: &Value) -> String {
+    match request.controller.as_str() {
+        "request" => format!("{request:?}"),
+        "get" => show(reader::get(resource(argument), key(argument), options(argument)).await),
+        "list" => show(reader::list(resource(argument), options(argument)).await),
+        "create" => show(writer::create(resource(argument), text(argument, "namespace"), body(argument), options(argument)).await),
+        "patch" => {
+            let body = body(argument);
+            let change = match text(argument, "change").as_deref() {
+                Some("merge") => writer::Change::Merge(body),
+                Some("json") => writer::Change::Json(body),
+                Some("later") => writer::Change::Other(detail()),
+                _ => writer::Change::Apply(body),
+            };
+            show(writer::patch(resource(argument), key(argument), text(argument, "subresource"), change, options(argument)).await)
+        }
+        "replace" => {
+            let subresource = text(argument, "subresource");
+            show(writer::replace(resource(argument), key(argument), subresource, body(argument), options(argument)).await)
+        }
+        "delete" => show(writer::delete(resource(argument), key(argument), options(argument)).await),
+        "publish" => {
+            let (reason, message) = (text(argument, "reason").unwrap_or_default(), text(argument, "message").unwrap_or_default());
+            show(events::publish(resource(argument), key(argument), events::Severity::Warning, reason, message, options(argument)).await)
+        }
+        "log" => {
+            let fields = [("colour".to_owned(), "red\nand blue".to_owned())];
+            log::write(log::Level::Info, "guest", "a line", &fields);
+            log::write(log::Level::Trace, "guest", "not kept", &[]);
+            format!("{} {}", log::enabled(log::Level::Info), log::enabled(log::Level::Trace))
+        }
+        "settings" => format!("{:?} {:?}", settings::get("colour"), settings::get("size")),
+        "clocks" => clocks().await,
+        "unary" => show(grpc::unary(call(argument), b"hello".to_vec()).await),
+        "exchange" => exchange(argument).await,
+        "drop-receive" => drop_receive(argument).await,
+        "join" => {
+            let began = monotonic_clock::now();
+            futures::join!(monotonic_clock::wait_for(200 * MILLISECOND), monotonic_clock::wait_for(200 * MILLISECOND));
+            format!("{}", (monotonic_clock::now() - began) / MILLISECOND)
+        }
+        "wait" => {
+            monotonic_clock::wait_for(3_600_000 * MILLISECOND).await;
+            "waited".to_owned()
+        }
+        "left-over" => {
+            wit_bindgen::spawn_local(async {
+                monotonic_clock::wait_for(10 * MILLISECOND).await;
+                log::write(log::Level::Info, "guest", "left over", &[]);
+            });
+            "returned".to_owned()
+        }
+        "left-over-wait" => {
+            wit_bindgen::spawn_local(async { monotonic_clock::wait_for(3_600_000 * MILLISECOND).await });
+            "returned".to_owned()
+        }
+        "left-over-panic" => {
+            wit_bindgen::spawn_local(async {
+                monotonic_clock::wait_for(10 * MILLISECOND).await;
+                std::process::abort();
+            });
+            "returned".to_owned()
+        }
+        "many-waits" => {
+            let mut waits = FuturesUnordered::new();
+            for _ in 0..1_000_000 {
+                let mut wait = Box::pin(monotonic_clock::wait_for(3_600_000 * MILLISECOND));
+                // The first poll makes the call.
+                let _ = wait.as_mut().now_or_never();
+                waits.push(wait);
+            }
+            waits.next().await;
+            "waited".to_owned()
+        }
+        "many-writes" => {
+            let mut writes = FuturesUnordered::new();
+            for _ in 0..100 {
+                let object = "x".repeat(100_000);
+                let mut write = Box::pin(writer::create(resource(argument), None, object, Vec::new()));
+                if let Some(Err(error)) = write.as_mut().now_or_never() {
+                    return format!("after {}: {error:?}", writes.len());
+                }
+                writes.push(write);
+            }
+            "all wait".to_owned()
+        }
+        "many-calls" => {
+            let mut calls = 0;
+            loop {
+                match reader::get(resource(argument), key(argument), Vec::new()).await {
+                    Err(error) if format!("{error:?}").contains("host calls") => return format!("{calls}: {error:?}"),
+                    _ => calls += 1,
+                }
+            }
+        }
+        "large" => {
+            let size = argument.get("size").and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
+            show(writer::create(resource(argument), None, "x".repeat(size), Vec::new()).await)
+        }
+        "panic" => innermost_function_of_the_panic(&request.controller),
+        "eat" => {
+            let mut all = Vec::new();
+            loop {
+                all.push(vec![1_u8; 1 << 20]);
+                std::hint::black_box(&all);
+            }
+        }
+        other => format!("no such command: {other}"),
+    }
+}
+
+#[inline(never)]
+fn innermost_function_of_the_panic(text: &str) -> String {
+    if std::hint::black_box(text) == "panic" {
+        std::process::abort();
+    }
+    text.to_owned()
+}
+
+async fn clocks() -> String {
+    let began = monotonic_clock::now();
+    monotonic_clock::wait_for(20 * MILLISECOND).await;
+    let waited = (monotonic_clock::now() - began) / MILLISECOND;
+    let different = random::get_random_u64() != random::get_random_u64();
+    format!("{} {} {different}", waited >= 20, system_clock::now().seconds > 1_700_000_000)
+}
+
+async fn exchange(argument: &Value) -> String {
+    let exchange = match grpc::Exchange::open(call(argument)).await {
+        Ok(exchange) => exchange,
+        Err(status) => return format!("{status:?}"),
+    };
+    let mut seen = vec![format!("headers {:?}", exchange.headers().await)];
+    // A receive that waits must not keep the other calls from going on.
+    let receive = exchange.receive();
+    let talk = async {
+        let mut seen = Vec::new();
+        for message in [b"one", b"two"] {
+            seen.push(format!("send {:?}", exchange.send(message.to_vec()).await));
+        }
+        seen.push(format!("early trailers {:?}", exchange.trailers()));
+        seen
+    };
+    let (first, talked) = futures::join!(receive, talk);
+    seen.extend(talked);
+    seen.push(format!("receive {first:?}"));
+    exchange.half_close();
+    seen.push(format!("receive-many {:?}", exchange.receive_many(10).await));
+    seen.push(format!("receive-none {:?}", exchange.receive_many(0).await.map_err(|status| status.code)));
+    seen.push(format!("end {:?}", exchange.receive().await));
+    seen.push(format!("trailers {:?}", exchange.trailers()));
+    seen.join("; ")
+}
+
+async fn drop_receive(argument: &Value) -> String {
+    let Ok(exchange) = grpc::Exchange::open(call(argument)).await else { return "not open".to_owned() };
+    {
+        let receive = std::pin::pin!(exchange.receive());
+        let wait = std::pin::pin!(monotonic_clock::wait_for(10 * MILLISECOND));
+        match futures::future::select(receive, wait).await {
+            futures::future::Either::Left(_) => return "received".to_owned(),
+            futures::future::Either::Right(_) => {}
+        }
+    }
+    drop(exchange);
+    "dropped".to_owned()
+}
+
+fn show(result: impl std::fmt::Debug) -> String {
+    format!("{result:?}")
+}
+
+fn detail() -> bindings::operetta::operator::types::Detail {
+    bindings::operetta::operator::types::Detail { code: "later".to_owned(), message: "a case of tomorrow".to_owned() }
+}
+
+fn text(argument: &Value, name: &str) -> Option<String> {
+    argument.get(name).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn resource(argument: &Value) -> Resource {
+    Resource {
+        group: text(argument, "group").unwrap_or_default(),
+        version: "v1".to_owned(),
+        resource: text(argument, "resource").unwrap_or_else(|| "configmaps".to_owned()),
+    }
+}
+
+fn key(argument: &Value) -> ObjectKey {
+    ObjectKey { namespace: text(argument, "namespace"), name: text(argument, "name").unwrap_or_else(|| "thing".to_owned()) }
+}
+
+fn body(argument: &Value) -> String {
+    argument.get("body").map(Value::to_string).unwrap_or_default()
+}
+
+fn options(argument: &Value) -> Vec<(String, String)> {
+    let pairs = argument.get("options").and_then(Value::as_array).into_iter().flatten();
+    pairs.filter_map(|pair| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.as_str()?.to_owned()))).collect()
+}
+
+fn call(argument: &Value) -> grpc::Call {
+    grpc::Call {
+        channel: text(argument, "channel").unwrap_or_default(),
+        path: "/demo.v1.Demo/Talk".to_owned(),
+        metadata: vec![("x-colour".to_owned(), b"red".to_vec())],
+        deadline: Some(5_000),
+        options: options(argument),
+    }
+}
