@@ -281,7 +281,7 @@ impl Effects {
 }
 
 /// The text without control characters (escaped as Rust does) and without those that change the direction of writing, at most `room` bytes.
-fn printable(text: &str, room: usize) -> String {
+pub fn printable(text: &str, room: usize) -> String {
     let mut clean = String::with_capacity(text.len().min(room));
     for c in text.chars() {
         let hidden = c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');

@@ -1,0 +1,247 @@
+//! Compiled components on disk, each with a MAC.
+//!
+//! wasmtime runs what it maps: of 150 one-byte changes to a compiled component 145 loaded and ran. Hence **no byte of an entry is executed before its MAC was found right**, under a key that lies
+//! outside the cache. The MAC covers which component, which engine and all the code, so that an entry cannot stand in for another. What is wrong with an entry is logged, and the entry deleted.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    hash::{Hash, Hasher},
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use operetta_core::name::Digest;
+use tempfile::NamedTempFile;
+use wasmtime::{Engine, component::Component};
+
+/// Bytes of key and MAC.
+const LEN: usize = 32;
+/// Before everything else in the MAC; changes when the layout of an entry does.
+const LAYOUT: &[u8] = b"operetta compiled component 1\0";
+/// Write permission of group and others.
+const OTHERS_WRITE: u32 = 0o022;
+/// Any permission of group and others.
+const OTHERS: u32 = 0o077;
+
+/// A cache that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The file system said no.
+    #[error("cannot use {path}: {error}; make it readable and writable for the user of the host")]
+    Io {
+        /// Which file or folder.
+        path: PathBuf,
+        /// What happened.
+        error: io::Error,
+    },
+    /// Somebody else could write there.
+    #[error("{path} is not safe: {why}; {fix}")]
+    Unsafe {
+        /// Which file or folder.
+        path: PathBuf,
+        /// Who could.
+        why: String,
+        /// What to do.
+        fix: &'static str,
+    },
+}
+
+/// The cache of one engine.
+pub(crate) struct Cache {
+    dir: PathBuf,
+    key: [u8; LEN],
+    engine: Engine,
+    engine_hash: blake3::Hash,
+}
+
+/// Why an entry is not used.
+#[derive(Debug, thiserror::Error)]
+enum EntryError {
+    #[error("it does not exist")]
+    Absent,
+    #[error("it cannot be read: {0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Owner(String),
+    #[error("it is too short")]
+    Short,
+    #[error("its MAC is wrong, so this host did not write it, or not like this")]
+    Mac,
+    #[error("wasmtime refuses it: {0}")]
+    Refused(String),
+}
+
+impl Cache {
+    /// Opens the cache in `dir` under the key in `key_file`; makes what does not exist.
+    pub fn open(engine: &Engine, dir: &Path, key_file: &Path) -> Result<Self, CacheError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |error| CacheError::Io { path, error }
+        };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(at(dir))?;
+        let dir = dir.canonicalize().map_err(at(dir))?;
+        check(&fs::metadata(&dir).map_err(at(&dir))?, OTHERS_WRITE).map_err(|why| CacheError::Unsafe {
+            path: dir.clone(),
+            why,
+            fix: "give it to the user of the host and `chmod go-w` it, or name another folder",
+        })?;
+        if let Some(folder) = key_file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(at(folder))?;
+            if folder.canonicalize().map_err(at(folder))?.starts_with(&dir) {
+                return Err(CacheError::Unsafe {
+                    path: key_file.to_owned(),
+                    why: "the key lies within the cache that it protects".into(),
+                    fix: "name a key file elsewhere",
+                });
+            }
+        }
+        let key = read_key(key_file)?;
+        let mut hasher = StableHasher(blake3::Hasher::new());
+        engine.precompile_compatibility_hash().hash(&mut hasher);
+        Ok(Self { dir, key, engine: engine.clone(), engine_hash: hasher.0.finalize() })
+    }
+
+    /// The compiled form of this component, if there is one that this host wrote.
+    pub fn find(&self, digest: &Digest) -> Option<Component> {
+        let path = self.path(digest);
+        match self.read(&path, digest) {
+            Ok(component) => Some(component),
+            Err(EntryError::Absent) => None,
+            Err(why) => {
+                tracing::warn!(path = %path.display(), reason = %why, "a cached component is not used; it is deleted and compiled again");
+                if let Err(error) = fs::remove_file(&path) {
+                    tracing::warn!(path = %path.display(), %error, "a bad cache entry cannot be deleted");
+                }
+                None
+            }
+        }
+    }
+
+    /// An empty file that only this user can read, for a compiler to write to.
+    pub fn draft(&self) -> io::Result<NamedTempFile> {
+        tempfile::Builder::new().prefix(".draft-").tempfile_in(&self.dir)
+    }
+
+    /// Makes what a compiler wrote into the entry of this component, and maps it.
+    pub fn keep(&self, digest: &Digest, mut draft: NamedTempFile) -> Result<Component, String> {
+        let path = self.path(digest);
+        let written = (|| {
+            let file = draft.as_file_mut();
+            let len = file.seek(SeekFrom::End(0))?;
+            let mac = self.mac(file, len, digest)?;
+            file.seek(SeekFrom::End(0))?;
+            file.write_all(mac.as_bytes())?;
+            draft.persist(&path).map_err(|error| error.error)
+        })();
+        written.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        self.read(&path, digest).map_err(|why| {
+            let _ = fs::remove_file(&path);
+            format!("what the compiler wrote to {} cannot be used: {why}", path.display())
+        })
+    }
+
+    fn path(&self, digest: &Digest) -> PathBuf {
+        let engine: String = self.engine_hash.to_hex().chars().take(16).collect();
+        self.dir.join(format!("{}-{engine}.cwasm", digest.hex()))
+    }
+
+    fn read(&self, path: &Path, digest: &Digest) -> Result<Component, EntryError> {
+        let flags = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or_default();
+        let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(EntryError::Absent),
+            Err(error) => return Err(error.into()),
+        };
+        let meta = file.metadata()?;
+        check(&meta, OTHERS_WRITE).map_err(EntryError::Owner)?;
+        if !meta.is_file() {
+            return Err(EntryError::Owner("it is no regular file".into()));
+        }
+        let len = meta.len().checked_sub(LEN as u64).ok_or(EntryError::Short)?;
+        let expected = self.mac(&mut file, len, digest)?;
+        let mut found = [0; LEN];
+        file.read_exact(&mut found)?;
+        // blake3's comparison takes the same time whatever differs.
+        if expected != found {
+            return Err(EntryError::Mac);
+        }
+        map(&self.engine, &file).map_err(|error| EntryError::Refused(format!("{error:#}")))
+    }
+
+    /// The MAC over the first `len` bytes of the file, which is left behind them.
+    fn mac(&self, file: &mut File, len: u64, digest: &Digest) -> io::Result<blake3::Hash> {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(LAYOUT).update(digest.hex().as_bytes()).update(self.engine_hash.as_bytes());
+        file.seek(SeekFrom::Start(0))?;
+        let mut buffer = vec![0; 256 << 10];
+        let mut rest = file.take(len);
+        loop {
+            match rest.read(&mut buffer)? {
+                0 => return Ok(hasher.finalize()),
+                n => hasher.update(buffer.get(..n).unwrap_or_default()),
+            };
+        }
+    }
+}
+
+/// Maps compiled code. **The one `unsafe` of the host.**
+#[allow(unsafe_code)]
+fn map(engine: &Engine, file: &File) -> wasmtime::Result<Component> {
+    // The descriptor's name, so that what is mapped is what was checked even if the path leads elsewhere by now.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // SAFETY: the bytes must be what `Engine::precompile_component` made and must not change while mapped. The only caller has just found their MAC right, under a key that only this user
+    // can read, and this host writes a MAC only over what its own compiler printed. Only this user can write to the file (owner and mode were checked on this descriptor), and the
+    // host never writes to an entry after it was renamed into place.
+    unsafe { Component::deserialize_file(engine, path) }
+}
+
+/// Refuses what belongs to someone else, or what others have a forbidden right to.
+fn check(meta: &fs::Metadata, forbidden: u32) -> Result<(), String> {
+    let me = rustix::process::geteuid().as_raw();
+    if meta.uid() != me {
+        return Err(format!("it belongs to user {}, and the host runs as {me}", meta.uid()));
+    }
+    if meta.mode() & forbidden != 0 {
+        return Err(format!("its mode {:o} lets others in", meta.mode() & 0o7777));
+    }
+    Ok(())
+}
+
+/// Reads the key, or makes one. Two hosts that start at once end with the same.
+fn read_key(path: &Path) -> Result<[u8; LEN], CacheError> {
+    let at = |error| CacheError::Io { path: path.to_owned(), error };
+    if !path.exists() {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut draft = NamedTempFile::new_in(folder).map_err(at)?;
+        draft.write_all(&rand::random::<[u8; LEN]>()).map_err(at)?;
+        match draft.persist_noclobber(path) {
+            Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => return Err(at(error.error)),
+            _ => {}
+        }
+    }
+    let fix = "delete it, and the host makes a new one";
+    let unfit = |why: String| CacheError::Unsafe { path: path.to_owned(), why, fix };
+    let mut file = File::open(path).map_err(at)?;
+    check(&file.metadata().map_err(at)?, OTHERS).map_err(unfit)?;
+    let mut key = Vec::new();
+    Read::by_ref(&mut file).take(LEN as u64 + 1).read_to_end(&mut key).map_err(at)?;
+    key.try_into().map_err(|_| unfit(format!("it does not hold a key of {LEN} bytes")))
+}
+
+/// Hands what is hashed to blake3, so that the result is the same in each process.
+struct StableHasher(blake3::Hasher);
+
+impl Hasher for StableHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Not used: the whole hash is.
+    fn finish(&self) -> u64 {
+        0
+    }
+}

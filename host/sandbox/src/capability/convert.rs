@@ -1,0 +1,119 @@
+//! Between the contract's words and those of `operetta-core`.
+
+use std::{sync::Arc, time::Duration};
+
+use operetta_core::{
+    name::{Namespace, Subresource},
+    port::ApiError,
+    resource::{ObjectKey, Resource},
+};
+
+use crate::{bindings::operetta::operator::types, state::State};
+
+impl types::Host for State {}
+
+/// What a host function of reader, writer and events answers.
+pub(crate) type Answer<T> = wasmtime::Result<Result<T, types::ApiError>>;
+
+/// A malformed argument.
+pub(crate) fn invalid(why: impl ToString) -> ApiError {
+    ApiError::Invalid(why.to_string())
+}
+
+/// Parses a kind.
+pub(crate) fn resource(resource: &types::Resource) -> Result<Resource, ApiError> {
+    Resource::parse(&resource.group, &resource.version, &resource.resource).map_err(invalid)
+}
+
+/// Parses a key.
+pub(crate) fn key(key: &types::ObjectKey) -> Result<ObjectKey, ApiError> {
+    ObjectKey::parse(key.namespace.as_deref(), &key.name).map_err(invalid)
+}
+
+/// Parses a namespace.
+pub(crate) fn namespace(name: Option<&str>) -> Result<Option<Namespace>, ApiError> {
+    name.map(Namespace::parse).transpose().map_err(invalid)
+}
+
+/// Parses a subresource.
+pub(crate) fn subresource(name: Option<&str>) -> Result<Option<Subresource>, ApiError> {
+    name.map(Subresource::parse).transpose().map_err(invalid)
+}
+
+/// Reads options one by one: those that `take` does not know and those given twice are refused.
+pub(crate) fn options(
+    options: types::Options,
+    known: &[&str],
+    mut take: impl FnMut(&str, String) -> Result<(), ApiError>,
+) -> Result<(), ApiError> {
+    let mut seen = Vec::with_capacity(options.len());
+    for (name, value) in options {
+        let Some(name) = known.iter().find(|known| **known == name) else {
+            let name: String = name.chars().take(80).collect();
+            return Err(invalid(if known.is_empty() {
+                format!("there is no option {name:?}; this function knows none")
+            } else {
+                format!("there is no option {name:?}; this function knows {}", known.join(", "))
+            }));
+        };
+        if seen.contains(name) {
+            return Err(invalid(format!("the option {name} is given twice")));
+        }
+        seen.push(*name);
+        take(name, value)?;
+    }
+    Ok(())
+}
+
+/// An option that is a number.
+pub(crate) fn number(name: &str, value: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, ApiError> {
+    value.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| {
+        invalid(format!(
+            "the option {name} is a number from {} to {}, not {:?}",
+            range.start(),
+            range.end(),
+            value.chars().take(40).collect::<String>()
+        ))
+    })
+}
+
+/// The option `freshness`, which has one value.
+pub(crate) fn live(value: &str) -> Result<bool, ApiError> {
+    if value == "live" { Ok(true) } else { Err(invalid("the option freshness has the value live or is left out")) }
+}
+
+/// An object on its way into a guest.
+pub(crate) fn object(object: Arc<str>, cap: usize) -> Result<String, ApiError> {
+    fits(object.len(), cap, "").map(|()| String::from(&*object))
+}
+
+/// Refuses an answer over the limit.
+pub(crate) fn fits(bytes: usize, cap: usize, hint: &str) -> Result<(), ApiError> {
+    if bytes > cap {
+        return Err(ApiError::TooLarge(format!("the answer has {bytes} bytes; limits.messageKiB allows {cap}{hint}")));
+    }
+    Ok(())
+}
+
+impl From<ApiError> for types::ApiError {
+    fn from(error: ApiError) -> Self {
+        match error {
+            ApiError::NotFound(why) => Self::NotFound(why),
+            ApiError::AlreadyExists(why) => Self::AlreadyExists(why),
+            ApiError::Conflict(why) => Self::Conflict(why),
+            ApiError::Invalid(why) => Self::Invalid(why),
+            ApiError::Forbidden(why) => Self::Forbidden(why),
+            ApiError::Denied(why) => Self::Denied(why),
+            ApiError::Gone(why) => Self::Gone(why),
+            ApiError::TooManyRequests(after) => Self::TooManyRequests(after.map(millis)),
+            ApiError::Unavailable(why) => Self::Unavailable(why),
+            ApiError::Timeout(why) => Self::Timeout(why),
+            ApiError::TooLarge(why) => Self::TooLarge(why),
+        }
+    }
+}
+
+/// Whole milliseconds.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,142 @@
+//! The interface `grpc`.
+
+use std::{sync::Arc, time::Duration};
+
+use operetta_core::port::{ApiError, Exchange, GrpcCall, GrpcStatus};
+use wasmtime::component::{Accessor, Resource};
+
+use crate::{
+    bindings::operetta::operator::grpc::{self, Host, HostExchange, HostExchangeWithStore, HostWithStore, Metadata},
+    state::{Call, Caps, State, begin},
+};
+
+/// gRPC's INVALID_ARGUMENT.
+const INVALID_ARGUMENT: u32 = 3;
+/// gRPC's RESOURCE_EXHAUSTED.
+const RESOURCE_EXHAUSTED: u32 = 8;
+/// Messages that one call of `receive-many` takes.
+const BATCH: u32 = 1_024;
+
+/// What a handle of the resource `exchange` stands for.
+pub struct Stream(Arc<dyn Exchange>);
+
+type Answer<T> = wasmtime::Result<Result<T, grpc::Status>>;
+
+impl Host for State {}
+
+impl HostWithStore<State> for Caps {
+    async fn unary(accessor: &Accessor<State, Self>, call: grpc::Call, message: Vec<u8>) -> Answer<grpc::Reply> {
+        let under_way = begin(accessor, message.len())?;
+        let answer = async {
+            let under_way = under_way.map_err(exhausted)?;
+            let (channel, call) = convert(call)?;
+            let reply = under_way.on_main(under_way.effects.unary(&channel, call, message)).await?;
+            fits(&under_way, reply.message.len())?;
+            Ok(grpc::Reply { headers: reply.headers, message: reply.message, trailers: reply.trailers })
+        };
+        Ok(answer.await.map_err(status))
+    }
+}
+
+impl HostExchangeWithStore<State> for Caps {
+    async fn open(accessor: &Accessor<State, Self>, call: grpc::Call) -> Answer<Resource<Stream>> {
+        let under_way = begin(accessor, 0)?;
+        let answer = async {
+            let under_way = under_way.map_err(exhausted)?;
+            let (channel, call) = convert(call)?;
+            let stream = under_way.on_main(under_way.effects.open(&channel, call)).await?;
+            accessor.with(|mut store| store.get().table.push(Stream(Arc::from(stream)))).map_err(|_| {
+                GrpcStatus::of(RESOURCE_EXHAUSTED, "the reconcile holds too many open exchanges; drop some")
+            })
+        };
+        Ok(answer.await.map_err(status))
+    }
+
+    async fn send(accessor: &Accessor<State, Self>, this: Resource<Stream>, message: Vec<u8>) -> Answer<()> {
+        let (stream, under_way) = (stream(accessor, &this)?, begin(accessor, message.len())?);
+        let answer = async {
+            let under_way = under_way.map_err(exhausted)?;
+            under_way.effects.count_message(message.len())?;
+            under_way.on_main(stream.send(message)).await
+        };
+        Ok(answer.await.map_err(status))
+    }
+
+    async fn headers(accessor: &Accessor<State, Self>, this: Resource<Stream>) -> Answer<Metadata> {
+        let (stream, under_way) = (stream(accessor, &this)?, begin(accessor, 0)?);
+        let answer = async { under_way.map_err(exhausted)?.on_main(stream.headers()).await };
+        Ok(answer.await.map_err(status))
+    }
+
+    async fn receive(accessor: &Accessor<State, Self>, this: Resource<Stream>) -> Answer<Option<Vec<u8>>> {
+        let (stream, under_way) = (stream(accessor, &this)?, begin(accessor, 0)?);
+        Ok(receive(under_way, &*stream, 1).await.map(|messages| messages.into_iter().next()).map_err(status))
+    }
+
+    async fn receive_many(
+        accessor: &Accessor<State, Self>,
+        this: Resource<Stream>,
+        limit: u32,
+    ) -> Answer<Vec<Vec<u8>>> {
+        let (stream, under_way) = (stream(accessor, &this)?, begin(accessor, 0)?);
+        Ok(receive(under_way, &*stream, limit).await.map_err(status))
+    }
+}
+
+/// None of these may wait: the guest's other calls on the same exchange go on meanwhile.
+impl HostExchange for State {
+    fn half_close(&mut self, this: Resource<Stream>) -> wasmtime::Result<()> {
+        self.table.get(&this)?.0.half_close();
+        Ok(())
+    }
+
+    fn trailers(&mut self, this: Resource<Stream>) -> wasmtime::Result<Metadata> {
+        Ok(self.table.get(&this)?.0.trailers())
+    }
+
+    fn drop(&mut self, this: Resource<Stream>) -> wasmtime::Result<()> {
+        self.table.delete(this)?;
+        Ok(())
+    }
+}
+
+/// Out of the table, which must not be held while waiting.
+fn stream(accessor: &Accessor<State, Caps>, this: &Resource<Stream>) -> wasmtime::Result<Arc<dyn Exchange>> {
+    Ok(accessor.with(|mut store| store.get().table.get(this).map(|stream| Arc::clone(&stream.0)))?)
+}
+
+async fn receive(
+    under_way: Result<Call, ApiError>,
+    stream: &dyn Exchange,
+    limit: u32,
+) -> Result<Vec<Vec<u8>>, GrpcStatus> {
+    let under_way = under_way.map_err(exhausted)?;
+    if limit == 0 {
+        return Err(GrpcStatus::of(INVALID_ARGUMENT, "receive-many takes a limit of at least 1"));
+    }
+    let limit = usize::try_from(limit.min(BATCH)).unwrap_or(1);
+    let messages = under_way.on_main(stream.receive(limit)).await?;
+    for message in &messages {
+        fits(&under_way, message.len())?;
+    }
+    Ok(messages)
+}
+
+fn fits(under_way: &Call, bytes: usize) -> Result<(), GrpcStatus> {
+    super::convert::fits(bytes, under_way.effects.limits().message, "").map_err(exhausted)
+}
+
+fn exhausted(error: ApiError) -> GrpcStatus {
+    GrpcStatus::of(RESOURCE_EXHAUSTED, error.to_string())
+}
+
+fn convert(call: grpc::Call) -> Result<(String, GrpcCall), GrpcStatus> {
+    super::convert::options(call.options, &[], |_, _| Ok(()))
+        .map_err(|error| GrpcStatus::of(INVALID_ARGUMENT, error.to_string()))?;
+    let deadline = call.deadline.map(Duration::from_millis);
+    Ok((call.channel, GrpcCall { path: call.path, metadata: call.metadata, deadline }))
+}
+
+fn status(status: GrpcStatus) -> grpc::Status {
+    grpc::Status { code: status.code, message: status.message, details: status.details, metadata: status.metadata }
+}

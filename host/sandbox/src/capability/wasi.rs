@@ -1,0 +1,102 @@
+//! WASI 0.2 for components that come with a standard library: what they print becomes log lines; clocks and random work; files, environment and sockets are there and empty.
+
+use std::{
+    mem::take,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use operetta_core::{effect::Effects, port::Level};
+use tokio::io::AsyncWrite;
+use wasmtime_wasi::{
+    WasiCtx, WasiCtxBuilder,
+    cli::{IsTerminal, StdoutStream},
+    p2::{OutputStream, Pollable, StreamResult},
+};
+
+/// Bytes that one write may have.
+const ROOM: usize = 64 << 10;
+/// A line that is longer is cut there.
+const LINE: usize = 16 << 10;
+
+/// A context that has nothing but output.
+pub(crate) fn with_output(effects: &Arc<Effects>) -> WasiCtxBuilder {
+    let mut wasi = WasiCtx::builder();
+    let output = |target, level| Output { effects: Arc::clone(effects), target, level, line: Arc::default() };
+    wasi.stdout(output("stdout", Level::Info)).stderr(output("stderr", Level::Warn));
+    wasi
+}
+
+/// Collects lines: a standard library writes in pieces.
+#[derive(Clone)]
+struct Output {
+    effects: Arc<Effects>,
+    target: &'static str,
+    level: Level,
+    line: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Output {
+    fn say(&self, line: &[u8]) {
+        self.effects.log(self.level, self.target, String::from_utf8_lossy(line).trim_end(), &[]);
+    }
+
+    fn take(&self, bytes: &[u8]) {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        for part in bytes.split_inclusive(|b| *b == b'\n') {
+            line.extend_from_slice(part);
+            if part.ends_with(b"\n") || line.len() >= LINE {
+                self.say(&take(&mut *line));
+            }
+        }
+    }
+}
+
+impl Drop for Output {
+    /// What came without an end of line is said when the last handle goes.
+    fn drop(&mut self) {
+        if let Some(line) = Arc::get_mut(&mut self.line) {
+            let line = take(line.get_mut().unwrap_or_else(PoisonError::into_inner));
+            if !line.is_empty() {
+                self.say(&line);
+            }
+        }
+    }
+}
+
+impl IsTerminal for Output {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Output {
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+
+    /// Of WASI 0.3, whose streams of output are not linked.
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        Box::new(tokio::io::sink())
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Output {
+    async fn ready(&mut self) {}
+}
+
+impl OutputStream for Output {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.take(&bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(ROOM)
+    }
+}

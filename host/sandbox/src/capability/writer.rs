@@ -1,0 +1,124 @@
+//! The interface `writer`.
+
+use operetta_core::port::{ApiError, DeleteOptions, Patch, Propagation};
+use wasmtime::component::Accessor;
+
+use super::convert::{self, Answer};
+use crate::{
+    bindings::operetta::operator::{
+        types,
+        writer::{self, Host, HostWithStore},
+    },
+    state::{Caps, State, begin},
+};
+
+impl Host for State {}
+
+impl HostWithStore<State> for Caps {
+    async fn create(
+        accessor: &Accessor<State, Self>,
+        resource: types::Resource,
+        namespace: Option<String>,
+        object: String,
+        options: types::Options,
+    ) -> Answer<String> {
+        let call = begin(accessor, object.len())?;
+        let answer = async {
+            let call = call?;
+            convert::options(options, &[], |_, _| Ok(()))?;
+            let (resource, namespace) = (convert::resource(&resource)?, convert::namespace(namespace.as_deref())?);
+            let object = call.on_main(call.effects.create(&resource, namespace.as_ref(), object)).await?;
+            convert::object(object, call.effects.limits().message)
+        };
+        Ok(answer.await.map_err(types::ApiError::from))
+    }
+
+    async fn patch(
+        accessor: &Accessor<State, Self>,
+        resource: types::Resource,
+        key: types::ObjectKey,
+        subresource: Option<String>,
+        patch: writer::Change,
+        options: types::Options,
+    ) -> Answer<String> {
+        let (patch, bytes) = match patch {
+            writer::Change::Apply(body) => (Ok(Patch::Apply as fn(String) -> Patch), body),
+            writer::Change::Merge(body) => (Ok(Patch::Merge as _), body),
+            writer::Change::Json(body) => (Ok(Patch::Json as _), body),
+            writer::Change::Other(detail) => (Err(unknown_patch(&detail.code)), String::new()),
+        };
+        let call = begin(accessor, bytes.len())?;
+        let answer = async {
+            let call = call?;
+            let patch = patch?(bytes);
+            convert::options(options, &[], |_, _| Ok(()))?;
+            let (resource, key) = (convert::resource(&resource)?, convert::key(&key)?);
+            let subresource = convert::subresource(subresource.as_deref())?;
+            let object = call.on_main(call.effects.patch(&resource, &key, subresource.as_ref(), patch)).await?;
+            convert::object(object, call.effects.limits().message)
+        };
+        Ok(answer.await.map_err(types::ApiError::from))
+    }
+
+    async fn replace(
+        accessor: &Accessor<State, Self>,
+        resource: types::Resource,
+        key: types::ObjectKey,
+        subresource: Option<String>,
+        object: String,
+        options: types::Options,
+    ) -> Answer<String> {
+        let call = begin(accessor, object.len())?;
+        let answer = async {
+            let call = call?;
+            convert::options(options, &[], |_, _| Ok(()))?;
+            let (resource, key) = (convert::resource(&resource)?, convert::key(&key)?);
+            let subresource = convert::subresource(subresource.as_deref())?;
+            let object = call.on_main(call.effects.replace(&resource, &key, subresource.as_ref(), object)).await?;
+            convert::object(object, call.effects.limits().message)
+        };
+        Ok(answer.await.map_err(types::ApiError::from))
+    }
+
+    async fn delete(
+        accessor: &Accessor<State, Self>,
+        resource: types::Resource,
+        key: types::ObjectKey,
+        options: types::Options,
+    ) -> Answer<()> {
+        let call = begin(accessor, 0)?;
+        let answer = async {
+            let call = call?;
+            let (resource, key, options) =
+                (convert::resource(&resource)?, convert::key(&key)?, delete_options(options)?);
+            call.on_main(call.effects.delete(&resource, &key, &options)).await
+        };
+        Ok(answer.await.map_err(types::ApiError::from))
+    }
+}
+
+fn unknown_patch(code: &str) -> ApiError {
+    let code: String = code.chars().take(80).collect();
+    convert::invalid(format!("this host knows no patch {code:?}; it knows apply, merge and json"))
+}
+
+fn delete_options(options: types::Options) -> Result<DeleteOptions, ApiError> {
+    let mut delete = DeleteOptions::default();
+    convert::options(options, &["uid", "resource-version", "propagation", "grace-period-seconds"], |name, value| {
+        match name {
+            "uid" => delete.uid = Some(value),
+            "resource-version" => delete.resource_version = Some(value),
+            "propagation" => {
+                delete.propagation = match value.as_str() {
+                    "background" => Propagation::Background,
+                    "foreground" => Propagation::Foreground,
+                    "orphan" => Propagation::Orphan,
+                    _ => return Err(convert::invalid("the option propagation is background, foreground or orphan")),
+                }
+            }
+            _ => delete.grace_period_seconds = Some(convert::number(name, &value, 0..=u32::MAX)?),
+        }
+        Ok(())
+    })?;
+    Ok(delete)
+}

@@ -1,0 +1,161 @@
+//! A component from bytes to something that can run: verify, compile (or find it compiled), describe.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use operetta_core::{manifest::Manifest, name::Digest};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    bindings::OperatorPre,
+    capability,
+    compile::{self, CompileError},
+    describe::{self, DescribeError},
+    operator::{Observer, Operator},
+    sandbox::Inner,
+    state::State,
+    verify::{self, Outline, VerifyError},
+};
+
+/// Why a component was not loaded. Displayed as phase, reason and next step; the caller adds the file.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Refused at first sight.
+    #[error("verify: {0}")]
+    Verify(#[from] VerifyError),
+    /// Refused by the compiler.
+    #[error("compile: {0}")]
+    Compile(#[from] CompileError),
+    /// It cannot say what it is.
+    #[error("describe: {0}")]
+    Describe(#[from] DescribeError),
+    /// The host could not.
+    #[error("{phase}: the host failed: {why}; see the host's log and its cache folder")]
+    Host {
+        /// During what.
+        phase: &'static str,
+        /// What happened.
+        why: String,
+    },
+}
+
+impl LoadError {
+    /// `verify`, `compile` or `describe`.
+    pub fn phase(&self) -> &'static str {
+        match self {
+            Self::Verify(_) => "verify",
+            Self::Compile(_) => "compile",
+            Self::Describe(_) => "describe",
+            Self::Host { phase, .. } => phase,
+        }
+    }
+}
+
+/// A component that is ready to run.
+pub struct Component {
+    digest: Digest,
+    size: usize,
+    imports: Vec<String>,
+    cached: bool,
+    took: Duration,
+    manifest: Manifest,
+    pub(crate) wasi_p2: bool,
+    pub(crate) pre: OperatorPre<State>,
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl Component {
+    /// Of its bytes.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Its bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// What it says of itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The interfaces that it imports, such as `operetta:operator/writer@0.1.0`: all that it can even ask for.
+    pub fn imports(&self) -> &[String] {
+        &self.imports
+    }
+
+    /// Whether it was found compiled.
+    pub fn cached(&self) -> bool {
+        self.cached
+    }
+
+    /// How long loading took.
+    pub fn took(&self) -> Duration {
+        self.took
+    }
+
+    /// Runs its controllers; `observe` is told what each reconcile used.
+    pub fn operator(self: &Arc<Self>, observe: Observer) -> Operator {
+        Operator::new(Arc::clone(self), observe)
+    }
+}
+
+/// Loads a component: all of `Sandbox::load`.
+pub(crate) async fn load(inner: &Arc<Inner>, wasm: Bytes) -> Result<Arc<Component>, LoadError> {
+    let began = Instant::now();
+    let host = |phase| move |why: String| LoadError::Host { phase, why };
+    // Reading and hashing some megabytes takes milliseconds, for which no other task should wait.
+    let (outline, digest, found) = {
+        let (inner, wasm) = (Arc::clone(inner), wasm.clone());
+        let first = move || -> Result<_, VerifyError> {
+            let outline = verify::outline(&wasm, inner.compile_limits.component)?;
+            let digest = Digest::of(&wasm);
+            Ok((outline, digest, inner.cache.find(&digest)))
+        };
+        tokio::task::spawn_blocking(first).await.map_err(|e| host("verify")(e.to_string()))??
+    };
+    let cached = found.is_some();
+    let code = match found {
+        Some(code) => code,
+        None => compile(inner, &wasm, &digest).await?,
+    };
+    let Outline { imports, wasi_p2 } = outline;
+    let (pre, manifest) = {
+        let inner_here = Arc::clone(inner);
+        let described = inner.guests.spawn(async move {
+            let link = |error: wasmtime::Error| DescribeError::Link(format!("{error:#}").replace('\n', " "));
+            let linker = capability::linker(&inner_here.engine, wasi_p2).map_err(link)?;
+            let pre = OperatorPre::new(linker.instantiate_pre(&code).map_err(link)?).map_err(link)?;
+            let _slot = inner_here.describe_slots.acquire().await;
+            describe::describe(&inner_here, &code, &linker, wasi_p2).await.map(|manifest| (pre, manifest))
+        });
+        AbortOnDropHandle::new(described).await.map_err(|e| host("describe")(e.to_string()))??
+    };
+    let (inner, size, took) = (Arc::clone(inner), wasm.len(), began.elapsed());
+    Ok(Arc::new(Component { digest, size, imports, cached, took, manifest, wasi_p2, pre, inner }))
+}
+
+/// Compiles it and keeps what came of it. One at a time: a compiler uses all cores.
+async fn compile(
+    inner: &Arc<Inner>,
+    wasm: &Bytes,
+    digest: &Digest,
+) -> Result<wasmtime::component::Component, LoadError> {
+    let host = |why: String| LoadError::Host { phase: "compile", why };
+    let _turn = inner.compiling.acquire().await.map_err(|e| host(e.to_string()))?;
+    // Somebody else may have compiled the same bytes while this one waited.
+    if let Some(code) = inner.cache.find(digest) {
+        return Ok(code);
+    }
+    let draft = inner.cache.draft().map_err(|e| host(format!("cannot write to the cache: {e}")))?;
+    compile::compile(&inner.compiler, &inner.compile_limits, wasm, &draft).await?;
+    let (inner, digest) = (Arc::clone(inner), *digest);
+    tokio::task::spawn_blocking(move || inner.cache.keep(&digest, draft))
+        .await
+        .map_err(|e| host(e.to_string()))?
+        .map_err(host)
+}

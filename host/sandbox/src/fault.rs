@@ -1,0 +1,109 @@
+//! How a guest ends badly, from wasmtime's errors to words: each limit is told from a crash, and a crash says where.
+
+use std::time::Duration;
+
+use operetta_core::reconcile::Failure;
+use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace, component::ResourceTableError};
+use wasmtime_wasi::I32Exit;
+
+use crate::{
+    meter::{CpuLimit, MemoryLimit},
+    state::NotWhileDescribing,
+};
+
+/// Functions that a backtrace names.
+const FRAMES: usize = 8;
+/// Characters of a function's name.
+const NAME: usize = 120;
+
+/// How a guest ended badly.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It crashed.
+    Trap(String),
+    /// It wanted too much memory.
+    Memory { wanted: usize, cap: usize },
+    /// It used too much CPU time.
+    Cpu,
+    /// It took too long.
+    Deadline,
+    /// It met another limit.
+    Limit(String),
+    /// It is not the guest's fault.
+    Host(String),
+}
+
+impl From<CpuLimit> for Fault {
+    fn from(_: CpuLimit) -> Self {
+        Self::Cpu
+    }
+}
+
+impl From<wasmtime::Error> for Fault {
+    fn from(error: wasmtime::Error) -> Self {
+        if let Some(limit) = error.downcast_ref::<MemoryLimit>() {
+            return Self::Memory { wanted: limit.wanted, cap: limit.cap };
+        }
+        if error.is::<CpuLimit>() {
+            return Self::Cpu;
+        }
+        if error.is::<PoolConcurrencyLimitError>() {
+            return Self::Host("the pool of instances is full".into());
+        }
+        let cause = error.root_cause().to_string();
+        if cause.contains("allocated for hostcalls") {
+            return Self::Limit("one host call carried far more data than limits.messageKiB allows".into());
+        }
+        if cause.contains("handle") && cause.contains("limit") || error.is::<ResourceTableError>() {
+            return Self::Limit(format!("too many handles or host calls at the same time: {cause}"));
+        }
+        let what = match error.downcast_ref::<Trap>() {
+            Some(Trap::UnreachableCodeReached) => "it panicked or aborted (a panic's message is in the log)".to_owned(),
+            Some(Trap::StackOverflow) => "its call stack is exhausted: endless recursion?".to_owned(),
+            Some(Trap::MemoryOutOfBounds) => "it left its memory: endless recursion with large frames?".to_owned(),
+            Some(trap) => trap.to_string(),
+            None if error.is::<NotWhileDescribing>() => cause,
+            None => match error.downcast_ref::<I32Exit>() {
+                Some(exit) => format!("it called exit({})", exit.0),
+                None => cause,
+            },
+        };
+        let place = error.downcast_ref::<WasmBacktrace>().map(backtrace).unwrap_or_default();
+        Self::Trap(if place.is_empty() { what } else { format!("{what}; at {place}") })
+    }
+}
+
+impl Fault {
+    /// As the end of a reconcile that had this deadline and this CPU budget.
+    pub fn of_reconcile(self, deadline: Duration, cpu: Duration) -> Failure {
+        match self {
+            Self::Trap(text) => Failure::Trap(text),
+            Self::Memory { wanted, cap } => Failure::Memory { wanted, cap },
+            Self::Cpu => Failure::Cpu(cpu),
+            Self::Deadline => Failure::Deadline(deadline),
+            Self::Limit(text) => Failure::Limit(text),
+            Self::Host(text) => Failure::Host(text),
+        }
+    }
+}
+
+/// The innermost functions in one line, without the machinery of panics.
+fn backtrace(trace: &WasmBacktrace) -> String {
+    const MACHINERY: [&str; 8] =
+        ["core::panicking", "std::panicking", "std::sys", "rust_begin_unwind", "__rust", "__cxa", "abort", "std::rt"];
+    let text = trace.to_string();
+    let names = text.lines().filter_map(|line| line.split_once('!')).map(|(_, name)| name.trim());
+    let named: Vec<_> = names
+        .filter(|name| !MACHINERY.iter().any(|m| name.trim_start_matches('_').starts_with(m.trim_start_matches('_'))))
+        .collect();
+    let mut place = named
+        .iter()
+        .take(FRAMES)
+        .map(|name| name.chars().take(NAME).collect::<String>())
+        .collect::<Vec<_>>()
+        .join(" < ");
+    if named.len() > FRAMES {
+        place.push_str(" < …");
+    }
+    place
+}

@@ -1,0 +1,127 @@
+//! What a guest may use up: memory, tables and CPU time, and the typed errors that say which ran out.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use rustix::time::{ClockId, clock_gettime};
+use wasmtime::ResourceLimiter;
+
+use crate::engine::TABLE_ELEMENTS;
+
+/// The guest asked for more memory than it may hold.
+#[derive(Debug, thiserror::Error)]
+#[error("memory limit")]
+pub(crate) struct MemoryLimit {
+    /// Bytes of all its memories as it wanted them.
+    pub wanted: usize,
+    /// Bytes it may hold.
+    pub cap: usize,
+}
+
+/// The guest used up its CPU time.
+#[derive(Debug, thiserror::Error)]
+#[error("CPU limit")]
+pub(crate) struct CpuLimit;
+
+/// What one instance uses: the CPU time by its thread's clock, read around each poll so that other guests on the same thread do not count, and memory.
+pub(crate) struct Meter {
+    budget: u64,
+    spent: AtomicU64,
+    /// What the thread's clock showed when the poll that runs now began.
+    since: AtomicU64,
+    memory: AtomicUsize,
+}
+
+impl Meter {
+    /// Up to `budget` of CPU time.
+    pub fn new(budget: Duration) -> Arc<Self> {
+        let budget = u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX);
+        Arc::new(Self { budget, spent: AtomicU64::new(0), since: AtomicU64::new(0), memory: AtomicUsize::new(0) })
+    }
+
+    /// CPU time used so far, without the poll that runs now.
+    pub fn cpu(&self) -> Duration {
+        Duration::from_nanos(self.spent.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of linear memory that the instance grew to; memories never shrink.
+    pub fn memory(&self) -> usize {
+        self.memory.load(Ordering::Relaxed)
+    }
+
+    /// For use within a poll, on its thread: an error when the budget is used up.
+    pub fn check(&self) -> Result<(), CpuLimit> {
+        let now = thread_nanos().saturating_sub(self.since.load(Ordering::Relaxed));
+        if self.spent.load(Ordering::Relaxed).saturating_add(now) > self.budget { Err(CpuLimit) } else { Ok(()) }
+    }
+}
+
+/// Limits the memories of one instance, all together.
+pub(crate) struct Memory {
+    meter: Arc<Meter>,
+    cap: usize,
+}
+
+impl Memory {
+    /// Up to `cap` bytes.
+    pub fn new(meter: Arc<Meter>, cap: usize) -> Self {
+        Self { meter, cap }
+    }
+}
+
+impl ResourceLimiter for Memory {
+    /// An error of its own: a plain no would make the guest abort, which looks like any panic.
+    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let wanted = self.meter.memory().saturating_add(desired.saturating_sub(current));
+        if wanted > self.cap {
+            return Err(MemoryLimit { wanted, cap: self.cap }.into());
+        }
+        self.meter.memory.store(wanted, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(desired <= TABLE_ELEMENTS)
+    }
+}
+
+fn thread_nanos() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+/// Runs `future` on the account of `meter`; an error when the budget was used up.
+pub(crate) fn metered<F: Future>(meter: Arc<Meter>, future: F) -> impl Future<Output = Result<F::Output, CpuLimit>> {
+    Metered { meter, future: Box::pin(future) }
+}
+
+struct Metered<F> {
+    meter: Arc<Meter>,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Metered<F> {
+    type Output = Result<F::Output, CpuLimit>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let began = thread_nanos();
+        self.meter.since.store(began, Ordering::Relaxed);
+        let polled = self.future.as_mut().poll(context);
+        let spent = thread_nanos().saturating_sub(began);
+        let total = self.meter.spent.fetch_add(spent, Ordering::Relaxed).saturating_add(spent);
+        match polled {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            // A guest that always waits just before the tick must not run for ever either.
+            Poll::Pending if total > self.meter.budget => Poll::Ready(Err(CpuLimit)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Runs reconciles: a fresh instance each, on the guests' own runtime, under every limit, and dropped whole whatever happens.
+
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use operetta_core::{
+    effect::{Effects, printable},
+    port::{Caller, Level},
+    reconcile::{Cause, Failure, Outcome, Reconciler, Request},
+};
+use tokio::{runtime::Handle, time::timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    bindings::{self, operetta::operator::types},
+    component::Component,
+    fault::Fault,
+    meter::{Memory, Meter, metered},
+    state::{State, store},
+};
+
+/// How long tasks that a reconcile left behind may go on after its answer.
+const DRAIN: Duration = Duration::from_millis(100);
+/// Bytes that are kept of a message that a guest returns.
+const MESSAGE: usize = 4 << 10;
+
+/// What one reconcile used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time, that of host calls included.
+    pub cpu: Duration,
+    /// Wall-clock time, waiting for a free instance not included.
+    pub wall: Duration,
+    /// Bytes of linear memory at the end, which is the most it had.
+    pub memory: usize,
+}
+
+/// Told what each reconcile used; called on a guests' thread, so it must not wait.
+pub type Observer = Arc<dyn Fn(&Caller, &Usage) + Send + Sync>;
+
+/// Runs the controllers of one component.
+#[derive(Clone)]
+pub struct Operator {
+    component: Arc<Component>,
+    observe: Observer,
+}
+
+impl Operator {
+    pub(crate) fn new(component: Arc<Component>, observe: Observer) -> Self {
+        Self { component, observe }
+    }
+
+    /// The component.
+    pub fn component(&self) -> &Arc<Component> {
+        &self.component
+    }
+}
+
+#[async_trait]
+impl Reconciler for Operator {
+    async fn reconcile(&self, request: Request, effects: Arc<Effects>) -> Result<Outcome, Failure> {
+        let host = |why: &dyn std::fmt::Display| Failure::Host(why.to_string());
+        let slots = Arc::clone(&self.component.inner.slots);
+        let slot = slots.acquire_owned().await.map_err(|e| host(&e))?;
+        let (this, main) = (self.clone(), Handle::current());
+        let guest = self.component.inner.guests.spawn(async move {
+            let outcome = this.run(request, effects, main).await;
+            // Only now, since the store that held the instance is gone.
+            drop(slot);
+            outcome
+        });
+        AbortOnDropHandle::new(guest).await.map_err(|e| host(&e))?
+    }
+}
+
+impl Operator {
+    async fn run(&self, request: Request, effects: Arc<Effects>, main: Handle) -> Result<Outcome, Failure> {
+        let limits = effects.limits().clone();
+        let (meter, began) = (Meter::new(limits.cpu), Instant::now());
+        let _ticking = self.component.inner.ticker.run();
+        let mut answer = None;
+        let state = State::reconcile(
+            Arc::clone(&effects),
+            main,
+            Memory::new(Arc::clone(&meter), limits.memory),
+            self.component.wasi_p2,
+        );
+        let drive = self.drive(request, state, &meter, limits.message, &mut answer);
+        let fault = match timeout(limits.deadline, metered(Arc::clone(&meter), drive)).await {
+            Ok(Ok(Ok(()))) => None,
+            Ok(Ok(Err(error))) => Some(Fault::from(error)),
+            Ok(Err(limit)) => Some(limit.into()),
+            Err(_) => Some(Fault::Deadline),
+        };
+        let usage = Usage { cpu: meter.cpu(), wall: began.elapsed(), memory: meter.memory() };
+        (self.observe)(effects.caller(), &usage);
+        match (answer, fault) {
+            (Some(answer), fault) => {
+                if let Some(fault) = fault {
+                    let text = format!("a task that the reconcile left behind ended badly: {fault:?}");
+                    effects.log(Level::Warn, "operetta", &text, &[]);
+                }
+                convert_answer(answer)
+            }
+            (None, Some(fault)) => Err(fault.of_reconcile(limits.deadline, limits.cpu)),
+            (None, None) => Err(Failure::Host("the guest ended without an answer".into())),
+        }
+    }
+
+    /// Makes an instance, calls it, and lets what it left behind run a little. The answer is put aside as soon as it is there: what comes later cannot take it back.
+    async fn drive(
+        &self,
+        request: Request,
+        state: State,
+        meter: &Arc<Meter>,
+        message: usize,
+        answer: &mut Option<Result<types::Outcome, types::Failure>>,
+    ) -> wasmtime::Result<()> {
+        let mut store = store(&self.component.inner.engine, state, meter, message);
+        let operator = self.component.pre.instantiate_async(&mut store).await?;
+        let request = convert_request(request);
+        store
+            .run_concurrent(async |accessor| {
+                *answer = Some(operator.call_reconcile(accessor, request).await?);
+                let _ = timeout(DRAIN, poll_fn(|context| accessor.poll_no_interesting_tasks(context))).await;
+                wasmtime::error::Ok(())
+            })
+            .await?
+    }
+}
+
+fn convert_request(request: Request) -> bindings::Request {
+    bindings::Request {
+        controller: request.controller.as_str().to_owned(),
+        key: types::ObjectKey {
+            namespace: request.key.namespace.as_ref().map(|namespace| namespace.as_str().to_owned()),
+            name: request.key.name.as_str().to_owned(),
+        },
+        object: request.object.as_deref().map(str::to_owned),
+        attempt: request.attempt,
+        cause: match request.cause {
+            Cause::Changed => types::Cause::Changed,
+            Cause::Resync => types::Cause::Resync,
+            Cause::Requeued => types::Cause::Requeued,
+            Cause::Retried => types::Cause::Retried,
+        },
+    }
+}
+
+fn convert_answer(answer: Result<types::Outcome, types::Failure>) -> Result<Outcome, Failure> {
+    match answer {
+        Ok(types::Outcome::AwaitChange | types::Outcome::Other(_)) => Ok(Outcome::AwaitChange),
+        Ok(types::Outcome::RequeueAfter(millis)) => Ok(Outcome::RequeueAfter(Duration::from_millis(millis))),
+        Err(types::Failure::Retryable(why)) => Err(Failure::Retryable(printable(&why, MESSAGE))),
+        Err(types::Failure::Terminal(why)) => Err(Failure::Terminal(printable(&why, MESSAGE))),
+        Err(types::Failure::Other(detail)) => {
+            Err(Failure::Retryable(printable(&format!("{}: {}", detail.code, detail.message), MESSAGE)))
+        }
+    }
+}

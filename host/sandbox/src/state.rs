@@ -1,0 +1,168 @@
+//! What one instance has with it: its limits, its handles, and the effects it may have on the world, or none while it is only described.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use operetta_core::{effect::Effects, port::ApiError};
+use tokio::runtime::Handle;
+use wasmtime::{
+    Engine, Store, UpdateDeadline,
+    component::{Accessor, HasSelf, ResourceTable},
+};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+use crate::meter::{Memory, Meter};
+
+/// The resources (gRPC streams, WASI's handles) that one instance may hold.
+const HANDLES: usize = 1_000;
+/// The component model's own handles: calls under way, and the guest's side of resources.
+const COMPONENT_HANDLES: usize = 10_000;
+/// The random bytes that WASI hands out in one call.
+const RANDOM: u64 = 1 << 20;
+/// The lines that are kept of what a guest says while it is described.
+const SAID: usize = 5;
+
+/// The data of a store.
+pub(crate) struct State {
+    /// Limits its memory.
+    pub memory: Memory,
+    /// Its handles.
+    pub table: ResourceTable,
+    wasi: WasiCtx,
+    world: World,
+}
+
+enum World {
+    /// It reconciles.
+    Reconcile { effects: Arc<Effects>, main: Handle, waiting: Arc<AtomicUsize> },
+    /// It is asked for its manifest, and may only talk.
+    Describe { said: Vec<String> },
+}
+
+/// An import was called that a description must not need.
+#[derive(Debug, thiserror::Error)]
+#[error("it called an import; `manifest` may call none")]
+pub(crate) struct NotWhileDescribing;
+
+/// Which data a host function sees: all of it.
+pub(crate) type Caps = HasSelf<State>;
+
+impl State {
+    /// Of an instance that reconciles. The futures of its effects run in the context of the runtime `main`, so that their connections and timers live there, not among guests.
+    pub fn reconcile(effects: Arc<Effects>, main: Handle, memory: Memory, wasi_p2: bool) -> Self {
+        let wasi = if wasi_p2 { crate::capability::wasi::with_output(&effects) } else { WasiCtx::builder() };
+        Self::new(memory, wasi, World::Reconcile { effects, main, waiting: Arc::default() })
+    }
+
+    /// Of an instance that is asked for its manifest.
+    pub fn describe(memory: Memory) -> Self {
+        Self::new(memory, WasiCtx::builder(), World::Describe { said: Vec::new() })
+    }
+
+    fn new(memory: Memory, mut wasi: wasmtime_wasi::WasiCtxBuilder, world: World) -> Self {
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(HANDLES);
+        Self { memory, table, wasi: wasi.max_random_size(RANDOM).build(), world }
+    }
+
+    /// The effects it may have.
+    pub fn effects(&self) -> Result<&Arc<Effects>, NotWhileDescribing> {
+        match &self.world {
+            World::Reconcile { effects, .. } => Ok(effects),
+            World::Describe { .. } => Err(NotWhileDescribing),
+        }
+    }
+
+    /// Keeps a line of a guest that is being described, for the error if there will be one.
+    pub fn say(&mut self, line: String) {
+        if let World::Describe { said } = &mut self.world
+            && said.len() < SAID
+        {
+            said.push(line);
+        }
+    }
+
+    /// What it said while it was described.
+    pub fn said(&self) -> &[String] {
+        match &self.world {
+            World::Describe { said } => said,
+            World::Reconcile { .. } => &[],
+        }
+    }
+
+    /// Begins a call to the world that holds `bytes` of arguments while it waits. The inner error: all that wait hold too much.
+    pub fn begin(&self, bytes: usize) -> Result<Result<Call, ApiError>, NotWhileDescribing> {
+        let World::Reconcile { effects, main, waiting } = &self.world else { return Err(NotWhileDescribing) };
+        // Each argument may be as long as `limits.message`, and each of ten thousand calls may wait at the same time.
+        let cap = effects.limits().message.saturating_mul(4);
+        let before = waiting.fetch_add(bytes, Ordering::Relaxed);
+        let call = Call { effects: Arc::clone(effects), main: main.clone(), bytes, waiting: Arc::clone(waiting) };
+        Ok(if before.saturating_add(bytes) > cap {
+            Err(ApiError::TooLarge(format!(
+                "host calls that wait hold more than {cap} bytes of arguments, four times limits.messageKiB; await some first"
+            )))
+        } else {
+            Ok(call)
+        })
+    }
+}
+
+/// A store under all limits that a store can have. `message` is `limits.message`.
+pub(crate) fn store(engine: &Engine, state: State, meter: &Arc<Meter>, message: usize) -> Store<State> {
+    let mut store = Store::new(engine, state);
+    store.limiter(|state| &mut state.memory);
+    // What a guest hands over in one call; twice the limit, so that a call slightly over it gets an answer that says so.
+    store.set_hostcall_fuel(message.saturating_mul(2).saturating_add(1 << 20));
+    store.set_max_component_handles(COMPONENT_HANDLES);
+    let meter = Arc::clone(meter);
+    store.epoch_deadline_callback(move |_| {
+        meter.check()?;
+        Ok(UpdateDeadline::Yield(1))
+    });
+    store.set_epoch_deadline(1);
+    store
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+/// A call to the world under way.
+pub(crate) struct Call {
+    /// Whom to call.
+    pub effects: Arc<Effects>,
+    main: Handle,
+    bytes: usize,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Call {
+    /// Polls `future` in the context of the host's main runtime.
+    pub async fn on_main<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            let _entered = self.main.enter();
+            future.as_mut().poll(context)
+        })
+        .await
+    }
+}
+
+/// Begins a call from a host function.
+pub(crate) fn begin(accessor: &Accessor<State, Caps>, bytes: usize) -> wasmtime::Result<Result<Call, ApiError>> {
+    Ok(accessor.with(|mut store| store.get().begin(bytes))?)
+}
