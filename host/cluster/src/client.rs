@@ -1,0 +1,229 @@
+//! The connection to the API server: one pool of connections for everything the host and its plugins ask.
+//!
+//! kube's own builder leaves `TCP_NODELAY` off, which costs a small request on a quiet connection some 40 ms; hence the connector is built here.
+//! **A kubeconfig that itself impersonates is refused**: those headers are how plugins get their identity, and mixing both would give a plugin someone else's.
+
+use std::{
+    future::Future,
+    path::PathBuf,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{HeaderValue, Request, header::USER_AGENT};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{
+    client::legacy::{Builder, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use kube::{
+    Client, Config,
+    client::{Body, ClientBuilder, ConfigExt as _},
+    config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
+use tower::{BoxError, Service, ServiceBuilder};
+
+use crate::request::{Fault, send};
+
+/// A connection that is not there after this long will not come; kube's default of 30 s is made for people.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A request that cannot be written for this long has lost its connection.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often an idle connection is probed, so that a watch whose peer vanished without a word ends within about a minute.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// Between two attempts to reach an API server, at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// Which cluster, and as whom.
+#[derive(Debug, Clone, Default)]
+pub struct Target {
+    /// A kubeconfig; `KUBECONFIG`, `~/.kube/config` and then the pod's own account unless told.
+    pub kubeconfig: Option<PathBuf>,
+    /// A context of it; its current one unless told.
+    pub context: Option<String>,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nothing says where a cluster is.
+    #[error(
+        "no cluster is configured: {tried}, and this is no pod with a service account; set KUBECONFIG, or pass --kubeconfig FILE"
+    )]
+    Nowhere {
+        /// What was looked at.
+        tried: String,
+    },
+    /// The kubeconfig cannot be used.
+    #[error("cannot use the kubeconfig {path}: {source}; try `kubectl --kubeconfig {path} version`")]
+    Kubeconfig {
+        /// Where it is.
+        path: String,
+        /// What is wrong.
+        source: Box<KubeconfigError>,
+    },
+    /// The pod's service account cannot be used.
+    #[error("cannot use the service account of this pod: {0}; check automountServiceAccountToken")]
+    InCluster(#[from] InClusterError),
+    /// The kubeconfig says `as:`.
+    #[error(
+        "the kubeconfig {path} impersonates {user} (`as`), and operetta impersonates service accounts itself; choose a context whose user does not"
+    )]
+    Impersonates {
+        /// Where it is.
+        path: String,
+        /// As whom.
+        user: String,
+    },
+    /// A proxy is asked for.
+    #[error("the kubeconfig wants the proxy {0}, and operetta connects directly; remove proxy-url from the cluster")]
+    Proxy(String),
+    /// TLS or credentials cannot be set up.
+    #[error("cannot set up the connection to {url}: {source}; check the certificates and the user of the kubeconfig")]
+    Setup {
+        /// The API server.
+        url: String,
+        /// What is wrong.
+        source: Box<kube::Error>,
+    },
+    /// The API server does not know who this is.
+    #[error("the API server does not accept the credentials ({0}); log in again, or choose another context with --context")]
+    Unauthorized(String),
+}
+
+/// Opens the pool. Connects to nothing yet: see [`wait_until_ready`]. Requests run on the runtime on which this is called, whoever awaits them.
+pub async fn connect(target: &Target) -> Result<Client, ConnectError> {
+    build(configuration(target).await?)
+}
+
+/// Reads the kubeconfig or the pod's service account.
+pub async fn configuration(target: &Target) -> Result<Config, ConnectError> {
+    let (kubeconfig, path) = match &target.kubeconfig {
+        Some(path) => (Some(Kubeconfig::read_from(path)), path.display().to_string()),
+        None => found(),
+    };
+    let Some(kubeconfig) = kubeconfig else {
+        return match Config::incluster() {
+            Ok(config) => Ok(config),
+            Err(InClusterError::ReadEnvironmentVariable(_)) => Err(ConnectError::Nowhere { tried: path }),
+            Err(error) => Err(error.into()),
+        };
+    };
+    let unusable = |source| ConnectError::Kubeconfig { path: path.clone(), source: Box::new(source) };
+    let options = KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
+    let config = Config::from_custom_kubeconfig(kubeconfig.map_err(unusable)?, &options).await.map_err(unusable)?;
+    let auth = &config.auth_info;
+    if auth.impersonate.is_some()
+        || auth.impersonate_uid.is_some()
+        || auth.impersonate_groups.is_some()
+        || auth.impersonate_user_extra.is_some()
+    {
+        let user = auth.impersonate.clone().unwrap_or_else(|| "groups or attributes of a user".to_owned());
+        return Err(ConnectError::Impersonates { path, user });
+    }
+    Ok(config)
+}
+
+/// The kubeconfig that kubectl would take, if there is one, and what was looked at.
+fn found() -> (Option<Result<Kubeconfig, KubeconfigError>>, String) {
+    if let Some(list) = std::env::var_os("KUBECONFIG").filter(|list| !list.is_empty()) {
+        let tried = list.display().to_string();
+        // Like kubectl, an empty list or one of missing files only is a wrong setting and not a reason to try elsewhere.
+        return (Some(Kubeconfig::read()), tried);
+    }
+    let Some(path) = std::env::home_dir().map(|home| home.join(".kube").join("config")) else {
+        return (None, "KUBECONFIG is not set and there is no home directory".to_owned());
+    };
+    if path.exists() {
+        let shown = path.display().to_string();
+        return (Some(Kubeconfig::read_from(path)), shown);
+    }
+    (None, format!("KUBECONFIG is not set and {} does not exist", path.display()))
+}
+
+/// Builds the client: TLS and credentials as kube sets them up (a rotated token file and CA are read again), our own connector below.
+pub fn build(mut config: Config) -> Result<Client, ConnectError> {
+    if let Some(proxy) = &config.proxy_url {
+        return Err(ConnectError::Proxy(proxy.to_string()));
+    }
+    let url = config.cluster_url.to_string();
+    let setup = |source| ConnectError::Setup { url: url.clone(), source: Box::new(source) };
+    let agent = concat!("operetta/", env!("CARGO_PKG_VERSION"));
+    config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
+
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(KEEP_ALIVE));
+    tcp.set_keepalive_interval(Some(KEEP_ALIVE));
+    tcp.set_keepalive_retries(Some(2));
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp).map_err(setup)?);
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_write_timeout(Some(WRITE_TIMEOUT));
+    // No read timeout: a quiet watch is healthy. Requests have deadlines of their own.
+    let pool = Builder::new(TokioExecutor::new()).pool_timer(TokioTimer::new()).build::<_, Body>(connector);
+
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer().map_err(setup)?)
+        .layer(config.extra_headers_layer().map_err(setup)?)
+        .map_err(BoxError::from)
+        .service(pool);
+    let service = OnRuntime { inner: service, runtime: Handle::current() };
+    Ok(ClientBuilder::new(service, config.default_namespace).build())
+}
+
+/// Waits until the API server answers that it is ready, and tells `waiting` after each attempt why not. Never gives up but on credentials that are refused.
+pub async fn wait_until_ready(client: &Client, mut waiting: impl FnMut(&str)) -> Result<(), ConnectError> {
+    let mut delay = Duration::from_millis(100);
+    loop {
+        let request = Request::get("/readyz").body(Vec::new());
+        let why = match request.map_err(Fault::from) {
+            Ok(request) => match send(client, request).await {
+                Ok(_) => return Ok(()),
+                // Whoever may not look at the probe has reached the API server all the same.
+                Err(Fault::Answer { code: 403, .. }) => return Ok(()),
+                Err(Fault::Answer { code: 401, message, .. }) => return Err(ConnectError::Unauthorized(message)),
+                Err(fault) => fault.to_string(),
+            },
+            Err(fault) => fault.to_string(),
+        };
+        waiting(&why);
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(LONGEST_WAIT);
+    }
+}
+
+/// Runs requests on the runtime of the host, whoever awaits them: connections are shared, and one whose task lives among guests that spin would hold up a watch or
+/// a lease.
+struct OnRuntime<S> {
+    inner: S,
+    runtime: Handle,
+}
+
+impl<S> Service<Request<Body>> for OnRuntime<S>
+where
+    S: Service<Request<Body>>,
+    S::Future: Send + 'static,
+    S::Response: Send + 'static,
+    S::Error: Into<BoxError> + Send + 'static,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let task = AbortOnDropHandle::new(self.runtime.spawn(self.inner.call(request)));
+        Box::pin(async move { task.await.map_err(BoxError::from)?.map_err(Into::into) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Kubernetes events (`events.k8s.io/v1`) of one plugin.
+//!
+//! **Repetitions become one event that counts**, and a plugin that publishes without measure is slowed down to a steady trickle; what is left out is still counted.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use http::Method;
+use jiff::Timestamp;
+use kube::Client;
+use operetta_core::{
+    cache::KindInfo,
+    name::{Namespace, ObjectName},
+    port::{ApiError, Caller, Event, Severity},
+    resource::{ObjectKey, Resource},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    object::Entry,
+    request::{Url, send},
+};
+
+/// Events at once, as client-go's spam filter allows.
+const BURST: f64 = 25.0;
+/// Events a second in the long run. client-go allows one in five minutes for each object; this is for a whole plugin.
+const RATE: f64 = 1.0;
+/// Repetitions within this time are one event, as in client-go.
+const SERIES: Duration = Duration::from_secs(360);
+/// Series remembered, at most.
+const MOST: usize = 2_000;
+
+/// The events of one plugin.
+pub struct Recorder {
+    state: Mutex<State>,
+}
+
+struct State {
+    series: HashMap<Series, Published>,
+    tokens: f64,
+    filled: Instant,
+}
+
+/// What makes two events the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Series {
+    controller: String,
+    resource: Resource,
+    key: ObjectKey,
+    uid: String,
+    warning: bool,
+    reason: String,
+    action: String,
+    message: String,
+}
+
+#[derive(Debug, Clone)]
+struct Published {
+    name: String,
+    count: i32,
+    last: Instant,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self { state: Mutex::new(State { series: HashMap::new(), tokens: BURST, filled: Instant::now() }) }
+    }
+}
+
+/// What to send.
+enum Plan {
+    Create(String),
+    Count(String, i32),
+    Nothing,
+}
+
+impl Recorder {
+    /// Publishes or counts an event.
+    pub async fn publish(
+        &self,
+        client: &Client,
+        caller: &Caller,
+        event: &Event,
+        kind: &KindInfo,
+        known: Option<&Entry>,
+        what: &str,
+    ) -> Result<(), ApiError> {
+        let uid = known.map(|entry| entry.cached.meta.uid.clone()).unwrap_or_default();
+        let series = Series {
+            controller: caller.field_manager().to_string(),
+            resource: event.resource.clone(),
+            key: event.key.clone(),
+            uid,
+            warning: event.severity == Severity::Warning,
+            reason: event.reason.clone(),
+            action: event.action.clone(),
+            message: event.message.clone(),
+        };
+        let now = Timestamp::now();
+        let namespace = namespace(&event.key)?;
+        match self.plan(&series, &event_name(&event.key, now)) {
+            Plan::Nothing => Ok(()),
+            Plan::Create(name) => {
+                let body = render(&series, caller, event, kind, known, &namespace, &name, now);
+                self.create(client, &series, &namespace, &name, body, what).await
+            }
+            Plan::Count(name, count) => {
+                let patch = json!({"series": {"count": count, "lastObservedTime": micro(now)}}).to_string();
+                let url = events(&namespace)?.object(&ObjectName::parse(&name).map_err(|e| ApiError::Invalid(e.to_string()))?);
+                let request = url.request(Method::PATCH, Some("application/merge-patch+json"), patch.into_bytes());
+                match send(client, request.map_err(|e| e.into_api_error(what))?).await {
+                    Ok(_) => Ok(()),
+                    // The API server keeps events for an hour only.
+                    Err(fault) if fault.is_not_found() => {
+                        let name = event_name(&event.key, now);
+                        let body = render(&series, caller, event, kind, known, &namespace, &name, now);
+                        self.create(client, &series, &namespace, &name, body, what).await
+                    }
+                    Err(fault) => Err(fault.into_api_error(what)),
+                }
+            }
+        }
+    }
+
+    fn plan(&self, series: &Series, name: &str) -> Plan {
+        let now = Instant::now();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.tokens = (state.tokens + (now - state.filled).as_secs_f64() * RATE).min(BURST);
+        state.filled = now;
+        state.series.retain(|_, published| now - published.last < SERIES);
+        let allowed = state.tokens >= 1.0;
+        if allowed {
+            state.tokens -= 1.0;
+        }
+        if let Some(published) = state.series.get_mut(series) {
+            published.count = published.count.saturating_add(1);
+            published.last = now;
+            return if allowed { Plan::Count(published.name.clone(), published.count) } else { Plan::Nothing };
+        }
+        if allowed { Plan::Create(name.to_owned()) } else { Plan::Nothing }
+    }
+
+    async fn create(
+        &self,
+        client: &Client,
+        series: &Series,
+        namespace: &Namespace,
+        name: &str,
+        body: Value,
+        what: &str,
+    ) -> Result<(), ApiError> {
+        let request = events(namespace)?.request(Method::POST, Some("application/json"), body.to_string().into_bytes());
+        send(client, request.map_err(|e| e.into_api_error(what))?).await.map_err(|fault| fault.into_api_error(what))?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.series.len() >= MOST {
+            state.series.clear();
+        }
+        state.series.insert(series.clone(), Published { name: name.to_owned(), count: 1, last: Instant::now() });
+        Ok(())
+    }
+}
+
+fn events(namespace: &Namespace) -> Result<Url, ApiError> {
+    let resource = Resource::parse("events.k8s.io", "v1", "events").map_err(|e| ApiError::Invalid(e.to_string()))?;
+    Ok(Url::of(&resource, Some(namespace)))
+}
+
+/// Events about cluster-scoped objects live in the namespace `default`, by the API server's own rule.
+fn namespace(key: &ObjectKey) -> Result<Namespace, ApiError> {
+    match &key.namespace {
+        Some(namespace) => Ok(namespace.clone()),
+        None => Namespace::parse("default").map_err(|e| ApiError::Invalid(e.to_string())),
+    }
+}
+
+/// The object's name and the time, as client-go names events; lower case and cut, since an object's name may be looser than an event's.
+fn event_name(key: &ObjectKey, now: Timestamp) -> String {
+    let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    let name: String = key.name.as_str().to_ascii_lowercase().chars().map(|c| if fine(c) { c } else { '-' }).take(200).collect();
+    format!("{}.{:x}", name.trim_matches(['-', '.']), now.as_nanosecond())
+}
+
+fn micro(time: Timestamp) -> String {
+    format!("{time:.6}")
+}
+
+#[expect(clippy::too_many_arguments, reason = "each is a part of the event")]
+fn render(
+    series: &Series,
+    caller: &Caller,
+    event: &Event,
+    kind: &KindInfo,
+    known: Option<&Entry>,
+    namespace: &Namespace,
+    name: &str,
+    now: Timestamp,
+) -> Value {
+    let mut regarding = json!({
+        "apiVersion": event.resource.api_version(), "kind": kind.kind,
+        "name": event.key.name.as_str(), "namespace": event.key.namespace.as_ref().map(Namespace::as_str),
+    });
+    if let Some(entry) = known {
+        regarding["uid"] = entry.cached.meta.uid.as_str().into();
+        regarding["resourceVersion"] = entry.cached.meta.resource_version.as_str().into();
+    }
+    json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": {"name": name, "namespace": namespace.as_str()},
+        "eventTime": micro(now),
+        "type": if series.warning { "Warning" } else { "Normal" },
+        "reason": series.reason, "action": series.action, "note": series.message,
+        "regarding": regarding,
+        "reportingController": format!("operetta.dev/{}", caller.plugin),
+        "reportingInstance": format!("{}-{}", caller.plugin, caller.controller),
+    })
+}
+
+#[cfg(test)]
+mod tests;

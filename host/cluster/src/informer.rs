@@ -1,0 +1,176 @@
+//! The shared watch caches: one informer for each kind and namespace (or all namespaces), whoever subscribes.
+//!
+//! It starts with its first subscriber and stops with its last. **It never widens access**: each watch runs as one of its subscribers, its sponsor; the others are told of
+//! changes only as far as they could list and watch themselves, which is asked when they come and then every 30 s. Secrets are never shared.
+
+mod run;
+mod store;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use operetta_core::{
+    cache::{Informers, Scope, Subscription},
+    name::{Namespace, ServiceAccount},
+    port::ApiError,
+    resource::{ObjectKey, Resource},
+};
+use tokio::{runtime::Handle, sync::mpsc};
+use tokio_util::task::AbortOnDropHandle;
+
+pub(crate) use self::store::{Informer, Reading};
+use self::{
+    run::{Parts, run},
+    store::Tap,
+};
+use crate::{access::Access, discovery::Discovery, identity::Identity};
+
+/// What one informer watches.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Watched {
+    /// The kind.
+    pub resource: Resource,
+    /// Where; none is everywhere.
+    pub namespace: Option<Namespace>,
+    /// For whom alone, where it is not shared.
+    pub owner: Option<ServiceAccount>,
+}
+
+impl Watched {
+    fn of(account: &ServiceAccount, resource: &Resource, namespace: Option<&Namespace>) -> Self {
+        let secret = resource.group().is_empty() && resource.resource() == "secrets";
+        Self { resource: resource.clone(), namespace: namespace.cloned(), owner: secret.then(|| account.clone()) }
+    }
+}
+
+struct Running {
+    informer: Arc<Informer>,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// All informers of a host.
+pub struct SharedInformers {
+    parts: Parts,
+    runtime: Handle,
+    running: Mutex<HashMap<Watched, Running>>,
+    ids: AtomicU64,
+    this: Weak<Self>,
+}
+
+impl SharedInformers {
+    /// Informers will run on the current runtime.
+    pub fn new(identity: Arc<dyn Identity>, discovery: Arc<Discovery>, access: Arc<Access>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            parts: Parts { identity, discovery, access },
+            runtime: Handle::current(),
+            running: Mutex::default(),
+            ids: AtomicU64::new(0),
+            this: this.clone(),
+        })
+    }
+
+    fn running_informers(&self) -> MutexGuard<'_, HashMap<Watched, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many informers run.
+    pub fn running(&self) -> usize {
+        self.running_informers().len()
+    }
+
+    /// The synced informer that an account subscribes to and whose watch covers a namespace (none: all of them), if there is one.
+    pub(crate) fn covering(
+        &self,
+        account: &ServiceAccount,
+        resource: &Resource,
+        namespace: Option<&Namespace>,
+    ) -> Option<Arc<Informer>> {
+        let running = self.running_informers();
+        let find = |namespace: Option<&Namespace>| {
+            let running = running.get(&Watched::of(account, resource, namespace))?;
+            running.informer.serves(account).then(|| Arc::clone(&running.informer))
+        };
+        find(namespace).or_else(|| namespace.and_then(|_| find(None)))
+    }
+
+    /// All informers that will see a write of this object by this account.
+    pub(crate) fn seeing(&self, account: &ServiceAccount, resource: &Resource, key: &ObjectKey) -> Vec<Arc<Informer>> {
+        let running = self.running_informers();
+        let everywhere = running.get(&Watched::of(account, resource, None));
+        let here = key.namespace.as_ref().and_then(|n| running.get(&Watched::of(account, resource, Some(n))));
+        everywhere.into_iter().chain(here).map(|running| Arc::clone(&running.informer)).collect()
+    }
+
+    fn join(&self, watched: Watched, account: &ServiceAccount, tap: &Arc<Tap>) -> Seat {
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let mut running = self.running_informers();
+        let entry = running.entry(watched.clone()).or_insert_with(|| {
+            let informer = Arc::new(Informer::new(watched.clone()));
+            let task = self.runtime.spawn(run(Arc::clone(&informer), self.parts.clone()));
+            Running { informer, _task: AbortOnDropHandle::new(task) }
+        });
+        entry.informer.join(id, account, tap);
+        Seat { informers: self.this.clone(), watched, id }
+    }
+
+    fn leave(&self, watched: &Watched, id: u64) {
+        let mut running = self.running_informers();
+        if running.get(watched).is_some_and(|running| running.informer.leave(id) == 0) {
+            running.remove(watched);
+        }
+    }
+}
+
+/// One subscriber's place at one informer.
+struct Seat {
+    informers: Weak<SharedInformers>,
+    watched: Watched,
+    id: u64,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(informers) = self.informers.upgrade() {
+            informers.leave(&self.watched, self.id);
+        }
+    }
+}
+
+#[async_trait]
+impl Informers for SharedInformers {
+    async fn subscribe(&self, account: &ServiceAccount, resource: &Resource, scope: &Scope) -> Result<Subscription, ApiError> {
+        let namespaces: Vec<Option<&Namespace>> = match scope {
+            Scope::All => vec![None],
+            Scope::Namespaces(set) => set.iter().map(Some).collect(),
+        };
+        let what = format!("cannot watch {resource}");
+        let kind = self.parts.discovery.lookup(resource).await.map_err(|fault| fault.into_api_error(&what))?;
+        if let Some(kind) = kind {
+            if !kind.info.namespaced && *scope != Scope::All {
+                return Err(ApiError::Invalid(format!(
+                    "{what}: it is cluster-scoped, and the plugin is limited to namespaces; remove the limit or the watch"
+                )));
+            }
+            if !kind.verbs.iter().any(|verb| verb == "watch") {
+                return Err(ApiError::Invalid(format!("{what}: the API server offers no watch of this kind")));
+            }
+        }
+        for namespace in &namespaces {
+            self.parts.access.check_watch(account, resource, *namespace).await?;
+        }
+        let (sender, changes) = mpsc::unbounded_channel();
+        let tap = Arc::new(Tap::new(sender, namespaces.len()));
+        let seats: Vec<Seat> =
+            namespaces.into_iter().map(|n| self.join(Watched::of(account, resource, n), account, &tap)).collect();
+        Ok(Subscription { kind: self.parts.discovery.watch(resource), changes, guard: Box::new(seats) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

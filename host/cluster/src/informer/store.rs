@@ -1,0 +1,343 @@
+//! The state of one informer: its objects, who is told of them, and the writes laid over them. Everything here is one short lock and never waits.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use operetta_core::{
+    cache::Change,
+    name::{Namespace, ServiceAccount},
+    resource::ObjectKey,
+};
+use tokio::sync::{Notify, mpsc};
+
+use super::Watched;
+use crate::{
+    object::Entry,
+    overlay::{Overlay, Written},
+};
+
+/// Where one subscription is told of changes; shared by its informers where it has several namespaces.
+pub struct Tap {
+    sender: Mutex<Option<mpsc::UnboundedSender<Change>>>,
+    /// How many of its informers have not told all that exists.
+    behind: AtomicUsize,
+}
+
+impl Tap {
+    /// For so many informers. Synced at once where there are none.
+    pub fn new(sender: mpsc::UnboundedSender<Change>, informers: usize) -> Self {
+        if informers == 0 {
+            let _ = sender.send(Change::Synced);
+        }
+        Self { sender: Mutex::new(Some(sender)), behind: AtomicUsize::new(informers) }
+    }
+
+    fn sender(&self) -> MutexGuard<'_, Option<mpsc::UnboundedSender<Change>>> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, change: Change) {
+        if let Some(sender) = &*self.sender() {
+            // A receiver that is gone will leave its seat soon.
+            let _ = sender.send(change);
+        }
+    }
+
+    fn synced(&self) {
+        if self.behind.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.tell(Change::Synced);
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.sender().is_some()
+    }
+
+    /// Ends the subscription's stream.
+    fn close(&self) {
+        *self.sender() = None;
+    }
+}
+
+struct Subscriber {
+    account: ServiceAccount,
+    tap: Arc<Tap>,
+    synced: bool,
+}
+
+/// What a cache answers of one object.
+#[derive(Debug, Clone)]
+pub enum Reading {
+    /// This.
+    Known(Entry),
+    /// There is none.
+    Absent,
+    /// Ask the API server.
+    Live,
+}
+
+/// One informer.
+pub struct Informer {
+    /// What it watches.
+    pub watched: Watched,
+    /// Wakes its task when subscribers came or went.
+    pub changed: Notify,
+    comparable: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    store: BTreeMap<ObjectKey, Entry>,
+    overlay: Overlay,
+    subscribers: BTreeMap<u64, Subscriber>,
+    /// All that exists is in the store.
+    synced: bool,
+    /// The cluster knows the kind.
+    present: bool,
+    /// What the list under way has named so far.
+    listed: HashSet<ObjectKey>,
+    /// The last version seen.
+    version: String,
+}
+
+impl Informer {
+    /// Empty, and without a subscriber.
+    pub fn new(watched: Watched) -> Self {
+        Self { watched, changed: Notify::new(), comparable: AtomicBool::new(false), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn comparable(&self) -> bool {
+        self.comparable.load(Ordering::Relaxed)
+    }
+
+    /// Whether versions of this kind can be compared.
+    pub fn set_comparable(&self, comparable: bool) {
+        self.comparable.store(comparable, Ordering::Relaxed);
+    }
+
+    // Subscribers.
+
+    /// Tells a new subscriber all that is known, and from now on what changes.
+    pub fn join(&self, id: u64, account: &ServiceAccount, tap: &Arc<Tap>) {
+        let mut state = self.state();
+        for (key, entry) in &state.store {
+            tap.tell(Change::Object { key: key.clone(), old: None, new: Some(Arc::clone(&entry.cached)), initial: true });
+        }
+        let synced = state.synced;
+        if synced {
+            tap.synced();
+        }
+        state.subscribers.insert(id, Subscriber { account: account.clone(), tap: Arc::clone(tap), synced });
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Removes a subscriber; answers how many are left.
+    pub fn leave(&self, id: u64) -> usize {
+        let mut state = self.state();
+        state.subscribers.remove(&id);
+        let left = state.subscribers.len();
+        drop(state);
+        self.changed.notify_one();
+        left
+    }
+
+    /// Ends the streams of an account that lost its right.
+    pub fn revoke(&self, account: &ServiceAccount) {
+        for subscriber in self.state().subscribers.values().filter(|s| s.account == *account) {
+            subscriber.tap.close();
+        }
+        self.changed.notify_one();
+    }
+
+    /// The accounts that are told of changes, each once, in the order of their coming.
+    pub fn accounts(&self) -> Vec<ServiceAccount> {
+        let state = self.state();
+        let mut accounts: Vec<ServiceAccount> = Vec::new();
+        for subscriber in state.subscribers.values().filter(|s| s.tap.is_open()) {
+            if !accounts.contains(&subscriber.account) {
+                accounts.push(subscriber.account.clone());
+            }
+        }
+        accounts
+    }
+
+    /// Whether the cache may answer this account.
+    pub fn serves(&self, account: &ServiceAccount) -> bool {
+        let state = self.state();
+        state.synced && state.present && state.subscribers.values().any(|s| s.account == *account && s.tap.is_open())
+    }
+
+    // What the watch tells.
+
+    /// A list begins.
+    pub fn list_begins(&self) {
+        let mut state = self.state();
+        state.present = true;
+        state.listed.clear();
+        state.overlay.list_begins();
+    }
+
+    /// A list is complete: what it did not name is gone.
+    pub fn list_complete(&self) {
+        let mut state = self.state();
+        let listed = std::mem::take(&mut state.listed);
+        let gone: Vec<_> = state.store.keys().filter(|key| !listed.contains(key)).cloned().collect();
+        for key in gone {
+            state.remove(&key, true);
+        }
+        state.overlay.list_complete();
+        state.all_told();
+    }
+
+    /// An object is so.
+    pub fn apply(&self, key: ObjectKey, entry: Entry, initial: bool) {
+        let comparable = self.comparable();
+        let mut state = self.state();
+        state.overlay.saw(&key, &entry, comparable);
+        if initial {
+            state.listed.insert(key.clone());
+        }
+        let version = entry.cached.meta.resource_version.clone();
+        let new = Arc::clone(&entry.cached);
+        let old = state.store.insert(key.clone(), entry).map(|old| old.cached);
+        state.version.clone_from(&version);
+        if old.as_ref().is_some_and(|old| old.meta.resource_version == version) {
+            return;
+        }
+        state.tell(&Change::Object { key, old, new: Some(new), initial });
+    }
+
+    /// An object is gone; `last` is how it was at its end.
+    pub fn delete(&self, key: &ObjectKey, last: &Entry) {
+        let mut state = self.state();
+        state.overlay.saw_end(key, last);
+        state.version.clone_from(&last.cached.meta.resource_version);
+        state.remove(key, false);
+    }
+
+    /// The cluster does not know the kind: there is nothing.
+    pub fn absent(&self) {
+        let mut state = self.state();
+        state.present = false;
+        let all: Vec<_> = state.store.keys().cloned().collect();
+        for key in all {
+            state.remove(&key, false);
+        }
+        state.overlay = Overlay::default();
+        state.all_told();
+    }
+
+    // Reads.
+
+    /// One object.
+    pub fn get(&self, key: &ObjectKey) -> Reading {
+        let state = self.state();
+        let stored = state.store.get(key);
+        match (state.overlay.get(key), stored) {
+            (Some(Written::There(own)), _) => Reading::Known(own),
+            (Some(Written::Uncertain), _) => Reading::Live,
+            (Some(Written::Gone { uid }), Some(stored)) if stored.cached.meta.uid == uid => Reading::Absent,
+            (_, Some(stored)) => Reading::Known(stored.clone()),
+            (_, None) => Reading::Absent,
+        }
+    }
+
+    /// One object, unless a write of it is under way, so that what it holds now is open.
+    pub fn settled(&self, key: &ObjectKey) -> Reading {
+        if self.state().overlay.is_under_way(key) { Reading::Live } else { self.get(key) }
+    }
+
+    /// The objects of a namespace (none: all) and a version of the collection; none where one of them must be read live.
+    pub fn list(&self, namespace: Option<&Namespace>) -> Option<(Vec<Entry>, String)> {
+        let state = self.state();
+        let within = |key: &ObjectKey| namespace.is_none() || key.namespace.as_ref() == namespace;
+        let overlay: Vec<_> = state.overlay.all()?.filter(|(key, _)| within(key)).collect();
+        if overlay.iter().any(|(_, written)| matches!(written, Written::Uncertain)) {
+            return None;
+        }
+        let stored = state.store.iter().filter(|(key, _)| within(key));
+        if overlay.is_empty() {
+            return Some((stored.map(|(_, entry)| entry.clone()).collect(), state.version.clone()));
+        }
+        let mut all: BTreeMap<&ObjectKey, &Entry> = stored.collect();
+        for (key, written) in overlay {
+            match written {
+                Written::There(own) => {
+                    all.insert(key, own);
+                }
+                Written::Gone { uid } => {
+                    if all.get(key).is_some_and(|entry| entry.cached.meta.uid == *uid) {
+                        all.remove(key);
+                    }
+                }
+                Written::Uncertain => return None,
+            }
+        }
+        Some((all.into_values().cloned().collect(), state.version.clone()))
+    }
+
+    // Own writes.
+
+    /// A write begins.
+    pub fn write_begins(&self, key: &ObjectKey) {
+        self.state().overlay.begin(key);
+    }
+
+    /// A write ended without a change, or with an unknown outcome.
+    pub fn write_ends(&self, key: &ObjectKey, unknown: bool) {
+        self.state().overlay.end(key, unknown);
+    }
+
+    /// A write was answered with an object.
+    pub fn write_answered(&self, key: &ObjectKey, entry: Entry) {
+        let comparable = self.comparable();
+        let state = &mut *self.state();
+        state.overlay.answered(key, entry, state.store.get(key), comparable);
+    }
+
+    /// A write was answered with the end of an incarnation.
+    pub fn write_removed(&self, key: &ObjectKey, uid: String) {
+        let state = &mut *self.state();
+        state.overlay.gone(key, uid, state.store.get(key));
+    }
+
+    /// A live read found this.
+    pub fn read_live(&self, key: &ObjectKey, found: Option<Entry>) {
+        let comparable = self.comparable();
+        let state = &mut *self.state();
+        state.overlay.settled(key, found, state.store.get(key), comparable);
+    }
+}
+
+impl State {
+    fn tell(&self, change: &Change) {
+        for subscriber in self.subscribers.values() {
+            subscriber.tap.tell(change.clone());
+        }
+    }
+
+    fn remove(&mut self, key: &ObjectKey, initial: bool) {
+        if let Some(old) = self.store.remove(key) {
+            self.tell(&Change::Object { key: key.clone(), old: Some(old.cached), new: None, initial });
+        }
+    }
+
+    fn all_told(&mut self) {
+        self.synced = true;
+        for subscriber in self.subscribers.values_mut().filter(|s| !s.synced) {
+            subscriber.synced = true;
+            subscriber.tap.synced();
+        }
+    }
+}

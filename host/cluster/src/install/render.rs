@@ -1,0 +1,171 @@
+//! The objects of an installation, and the host's own rights. Pure: what is printed is what is applied.
+
+use std::collections::BTreeMap;
+
+use operetta_core::{
+    cache::Scope,
+    grant::Rule,
+    name::{Namespace, ServiceAccount},
+};
+use serde_json::{Value, json};
+
+use super::{InstallError, Installation, PLUGIN_LABEL};
+
+/// In this order they can be applied to an empty cluster: CRDs, namespace, account, roles, bindings.
+pub fn render(installation: &Installation) -> Result<Vec<Value>, InstallError> {
+    let mut objects = Vec::new();
+    for crd in &installation.crds {
+        objects.push(definition(installation, crd)?);
+    }
+    let (plugin, account) = (&installation.plugin, &installation.account);
+    objects.push(json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": account.namespace.as_str(), "labels": {"app.kubernetes.io/managed-by": "operetta"}},
+    }));
+    objects.push(json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        // No pod runs under it; the host acts as it.
+        "automountServiceAccountToken": false,
+        "metadata": {
+            "name": account.name.as_str(), "namespace": account.namespace.as_str(), "labels": labels(installation),
+            "annotations": {PLUGIN_LABEL: plugin.as_str()},
+        },
+    }));
+    let name = format!("operetta:{plugin}");
+    let (everywhere, placed) = placed(installation);
+    if !everywhere.is_empty() {
+        objects.extend(role(installation, "ClusterRole", &name, None, &everywhere));
+    }
+    for (namespace, rules) in placed {
+        objects.extend(role(installation, "Role", &name, Some(&namespace), &rules));
+    }
+    Ok(objects)
+}
+
+/// The host's own rights, as cluster role and binding: to act as service accounts, to know what kinds there are, to read Plugins and say what became of them. None on users' objects. Asking what
+/// an account may do (SelfSubjectAccessReview) is everyone's right.
+pub fn host_rbac(account: &ServiceAccount) -> Vec<Value> {
+    let labels = json!({"app.kubernetes.io/managed-by": "operetta", "app.kubernetes.io/name": "operetta"});
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    let roles = "rbac.authorization.k8s.io";
+    vec![
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": "operetta", "labels": labels},
+            "rules": [
+                rule("", &["serviceaccounts"], &["get", "impersonate"]),
+                rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get", "list", "watch"]),
+                rule("operetta.dev", &["plugins"], &["get", "list", "watch"]),
+                rule("operetta.dev", &["plugins/status"], &["patch"]),
+                rule("events.k8s.io", &["events"], &["create", "patch"]),
+            ],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": "operetta", "labels": labels},
+            "roleRef": {"apiGroup": roles, "kind": "ClusterRole", "name": "operetta"},
+            "subjects": [subject(account)],
+        }),
+        // Leases of leader election live in the host's own namespace only.
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": {"name": "operetta", "namespace": account.namespace.as_str(), "labels": labels},
+            "rules": [rule("coordination.k8s.io", &["leases"], &["create", "get", "update", "patch"])],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": "operetta", "namespace": account.namespace.as_str(), "labels": labels},
+            "roleRef": {"apiGroup": roles, "kind": "Role", "name": "operetta"},
+            "subjects": [subject(account)],
+        }),
+    ]
+}
+
+fn subject(account: &ServiceAccount) -> Value {
+    json!({"kind": "ServiceAccount", "name": account.name.as_str(), "namespace": account.namespace.as_str()})
+}
+
+fn labels(installation: &Installation) -> Value {
+    json!({"app.kubernetes.io/managed-by": "operetta", PLUGIN_LABEL: installation.plugin.as_str()})
+}
+
+/// The CRD with our labels, after the checks that need no cluster.
+fn definition(installation: &Installation, crd: &Value) -> Result<Value, InstallError> {
+    let text = |pointer: &str| crd.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (name, group) = (text("/metadata/name"), text("/spec/group"));
+    if text("/apiVersion") != "apiextensions.k8s.io/v1" || text("/kind") != "CustomResourceDefinition" {
+        return Err(InstallError::NoCrd(format!("apiVersion {:?}, kind {:?}", text("/apiVersion"), text("/kind"))));
+    }
+    if group.is_empty() || name != format!("{}.{group}", text("/spec/names/plural")) {
+        return Err(InstallError::NoCrd(format!("metadata.name {name:?} is not its plural and its group {group:?}")));
+    }
+    let what = format!("customresourcedefinition.apiextensions.k8s.io/{name}");
+    if ["k8s.io", "kubernetes.io"].iter().any(|own| group == *own || group.ends_with(&format!(".{own}"))) || group == "operetta.dev" {
+        return Err(InstallError::ReservedGroup(what));
+    }
+    if !matches!(text("/spec/conversion/strategy"), "" | "None") || crd.pointer("/spec/conversion/webhook").is_some_and(|w| !w.is_null()) {
+        return Err(InstallError::Webhook(what));
+    }
+    let mut definition = crd.clone();
+    let metadata = crd.pointer("/metadata");
+    let carried = |field: &str| metadata.and_then(|m| m.get(field)).cloned().filter(Value::is_object).unwrap_or_else(|| json!({}));
+    let (mut marked, annotations) = (carried("labels"), carried("annotations"));
+    if let (Some(all), Value::Object(ours)) = (marked.as_object_mut(), labels(installation)) {
+        all.extend(ours);
+    }
+    if let Some(fields) = definition.as_object_mut() {
+        fields.remove("status");
+        // Of the metadata only what describes the kind: owner references or finalizers of a stranger have no place here.
+        fields.insert("metadata".to_owned(), json!({"name": name, "labels": marked, "annotations": annotations}));
+    }
+    Ok(definition)
+}
+
+/// Rules for the whole cluster, and rules by namespace.
+fn placed(installation: &Installation) -> (Vec<Value>, BTreeMap<Namespace, Vec<Value>>) {
+    let mut everywhere = Vec::new();
+    let mut placed: BTreeMap<Namespace, Vec<Value>> = BTreeMap::new();
+    let events = installation.events.then(|| Rule {
+        // The older group as well: a binding that a person reads should say what `kubectl get events` shows.
+        api_groups: vec![String::new(), "events.k8s.io".into()],
+        resources: vec!["events".into()],
+        verbs: vec!["create".into(), "patch".into()],
+        ..Rule::default()
+    });
+    for rule in installation.rules.iter().chain(&events) {
+        let mut value = json!({"apiGroups": rule.api_groups, "resources": rule.resources, "verbs": rule.verbs});
+        if !rule.resource_names.is_empty()
+            && let Some(fields) = value.as_object_mut()
+        {
+            fields.insert("resourceNames".to_owned(), json!(rule.resource_names));
+        }
+        let namespaces: Vec<&Namespace> = match &installation.scope {
+            Scope::All if rule.namespaces.is_empty() => {
+                everywhere.push(value);
+                continue;
+            }
+            Scope::Namespaces(scope) if rule.namespaces.is_empty() => scope.iter().collect(),
+            scope => rule.namespaces.iter().filter(|n| scope.contains(Some(n))).collect(),
+        };
+        for namespace in namespaces {
+            placed.entry(namespace.clone()).or_default().push(value.clone());
+        }
+    }
+    (everywhere, placed)
+}
+
+fn role(installation: &Installation, kind: &str, name: &str, namespace: Option<&Namespace>, rules: &[Value]) -> [Value; 2] {
+    let mut metadata = json!({"name": name, "labels": labels(installation)});
+    if let (Some(namespace), Some(fields)) = (namespace, metadata.as_object_mut()) {
+        fields.insert("namespace".to_owned(), namespace.as_str().into());
+    }
+    let group = "rbac.authorization.k8s.io";
+    [
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": rules}),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": format!("{kind}Binding"), "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": kind, "name": name},
+            "subjects": [subject(&installation.account)],
+        }),
+    ]
+}

@@ -1,0 +1,315 @@
+//! Reads and writes of one plugin: the port `Kubernetes`, as its service account and within its namespaces.
+//!
+//! - **A cache answers only what lies within it**: a synced informer that the plugin itself subscribes to, selectors that can be evaluated here, whole lists. The rest goes live.
+//! - **Read your own writes**: an answer is at least as new as what the plugin's last write returned; a write whose answer was lost makes the next read live.
+//! - **A free no-op**: an apply that would change nothing leaves no trace at the API server.
+
+mod apply;
+mod body;
+mod write;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use async_trait::async_trait;
+use http::Request;
+use operetta_core::{
+    cache::{KindInfo, Scope},
+    name::{Namespace, ServiceAccount, Subresource},
+    port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch},
+    resource::{ObjectKey, Resource},
+};
+use serde_json::Value;
+
+use crate::{
+    discovery::Discovery,
+    events::Recorder,
+    identity::Identity,
+    informer::{Informer, Reading, SharedInformers},
+    object::Entry,
+    request::{Fault, Url, send_json},
+    selector::LabelSelector,
+};
+
+/// Objects a page where the caller names no limit.
+const PAGE: u32 = 500;
+
+/// The API server as one plugin sees it.
+pub struct PluginKubernetes {
+    account: ServiceAccount,
+    scope: Scope,
+    identity: Arc<dyn Identity>,
+    discovery: Arc<Discovery>,
+    informers: Arc<SharedInformers>,
+    events: Recorder,
+    applied: Mutex<HashMap<apply::Target, apply::Applied>>,
+}
+
+impl PluginKubernetes {
+    /// Acts as `account`, on objects within `scope` only.
+    pub fn new(
+        account: ServiceAccount,
+        scope: Scope,
+        identity: Arc<dyn Identity>,
+        discovery: Arc<Discovery>,
+        informers: Arc<SharedInformers>,
+    ) -> Self {
+        Self { account, scope, identity, discovery, informers, events: Recorder::default(), applied: Mutex::default() }
+    }
+
+    /// The kind, after checking that such an object can be and lies within the plugin's namespaces.
+    async fn kind(&self, what: &str, resource: &Resource, namespace: Option<&Namespace>) -> Result<KindInfo, ApiError> {
+        let kind = self.any_kind(what, resource).await?;
+        match namespace {
+            None if kind.namespaced => {
+                return Err(ApiError::Invalid(format!("{what}: {resource} live in namespaces; name the namespace")));
+            }
+            Some(namespace) if !kind.namespaced => {
+                return Err(ApiError::Invalid(format!(
+                    "{what}: {resource} are cluster-scoped; leave the namespace {namespace} out"
+                )));
+            }
+            _ => {}
+        }
+        self.check_scope(what, namespace)?;
+        Ok(kind)
+    }
+
+    async fn any_kind(&self, what: &str, resource: &Resource) -> Result<KindInfo, ApiError> {
+        let kind = self.discovery.lookup(resource).await.map_err(|fault| fault.into_api_error(what))?;
+        kind.map(|kind| kind.info).ok_or_else(|| {
+            ApiError::NotFound(format!("{what}: the cluster has no resource {resource}; is its CustomResourceDefinition installed?"))
+        })
+    }
+
+    fn check_scope(&self, what: &str, namespace: Option<&Namespace>) -> Result<(), ApiError> {
+        if self.scope.contains(namespace) {
+            return Ok(());
+        }
+        let place = namespace.map_or_else(|| "cluster-scoped objects lie".to_owned(), |n| format!("namespace {n} lies"));
+        Err(ApiError::Denied(format!("{what}: {place} outside of the namespaces in which the plugin works (spec.namespaces, --namespace)")))
+    }
+
+    async fn ask(&self, request: Result<Request<Vec<u8>>, Fault>) -> Result<Value, Fault> {
+        let client = self.identity.client(&self.account).await.map_err(Fault::NoClient)?;
+        send_json(&client, request?).await
+    }
+
+    async fn get_live(&self, what: &str, resource: &Resource, kind: &KindInfo, key: &ObjectKey) -> Result<Entry, ApiError> {
+        let url = Url::of(resource, key.namespace.as_ref()).object(&key.name);
+        let answer = self.ask(url.get()).await;
+        let informers = self.informers.seeing(&self.account, resource, key);
+        match answer {
+            Ok(object) => {
+                let entry = decode(what, object, resource, kind)?.1;
+                for informer in informers {
+                    informer.read_live(key, Some(entry.clone()));
+                }
+                Ok(entry)
+            }
+            Err(fault) => {
+                if fault.is_not_found() {
+                    for informer in informers {
+                        informer.read_live(key, None);
+                    }
+                }
+                Err(self.explain(what, resource, fault))
+            }
+        }
+    }
+
+    /// Says what a fault means, and has discovery look again where the kind itself may be gone.
+    fn explain(&self, what: &str, resource: &Resource, fault: Fault) -> ApiError {
+        if let Fault::Answer { code: 404, status, .. } = &fault
+            && status.details.as_ref().is_none_or(|details| details.name.is_empty())
+        {
+            self.discovery.doubt(resource);
+        }
+        fault.into_api_error(what)
+    }
+
+    fn list_cached(&self, resource: &Resource, namespace: Option<&Namespace>, options: &ListOptions) -> Option<Page> {
+        if options.live || options.field_selector.is_some() || options.continue_token.is_some() {
+            return None;
+        }
+        let selector = match &options.label_selector {
+            Some(text) => Some(LabelSelector::parse(text)?),
+            None => None,
+        };
+        let (entries, resource_version) = self.informers.covering(&self.account, resource, namespace)?.list(namespace)?;
+        let items: Vec<_> = entries
+            .into_iter()
+            .map(|entry| Arc::clone(&entry.cached.json))
+            .filter(|json| selector.as_ref().is_none_or(|selector| selector.matches(json)))
+            .collect();
+        // Paging is the API server's affair: its tokens name a state that the cache does not keep.
+        (items.len() <= options.limit.unwrap_or(PAGE) as usize).then_some(Page { items, continue_token: None, resource_version })
+    }
+
+    async fn list_in(
+        &self,
+        what: &str,
+        resource: &Resource,
+        kind: &KindInfo,
+        namespace: Option<&Namespace>,
+        options: &ListOptions,
+    ) -> Result<Page, ApiError> {
+        if let Some(page) = self.list_cached(resource, namespace, options) {
+            return Ok(page);
+        }
+        let mut url = Url::of(resource, namespace).query("limit", &options.limit.unwrap_or(PAGE).to_string());
+        for (name, value) in [
+            ("labelSelector", &options.label_selector),
+            ("fieldSelector", &options.field_selector),
+            ("continue", &options.continue_token),
+        ] {
+            if let Some(value) = value {
+                url = url.query(name, value);
+            }
+        }
+        let mut answer = self.ask(url.get()).await.map_err(|fault| self.explain(what, resource, fault))?;
+        let text = |pointer: &str| answer.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (continue_token, resource_version) = (text("/metadata/continue"), text("/metadata/resourceVersion"));
+        let items = match answer.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => items,
+            _ => Vec::new(),
+        };
+        let items: Result<Vec<_>, _> = items.into_iter().map(|item| decode(what, item, resource, kind).map(|(_, e)| Arc::clone(&e.cached.json))).collect();
+        Ok(Page { items: items?, continue_token: Some(continue_token).filter(|t| !t.is_empty()), resource_version })
+    }
+
+    /// Over all namespaces of a plugin that is limited to some: their lists, one after the other.
+    async fn list_scope(
+        &self,
+        what: &str,
+        resource: &Resource,
+        kind: &KindInfo,
+        namespaces: impl Iterator<Item = &Namespace> + Send,
+        options: &ListOptions,
+    ) -> Result<Page, ApiError> {
+        let mut all = Page::default();
+        for namespace in namespaces {
+            let page = self.list_in(what, resource, kind, Some(namespace), options).await?;
+            all.items.extend(page.items);
+            all.resource_version = page.resource_version;
+            if page.continue_token.is_some() || all.items.len() > options.limit.unwrap_or(PAGE) as usize {
+                return Err(ApiError::TooLarge(format!(
+                    "{what}: more objects than one page holds, in several namespaces; list each namespace by itself"
+                )));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Takes an answer apart.
+fn decode(what: &str, object: Value, resource: &Resource, kind: &KindInfo) -> Result<(ObjectKey, Entry), ApiError> {
+    Entry::of(object, &resource.api_version(), &kind.kind)
+        .map_err(|error| ApiError::Unavailable(format!("{what}: the API server's answer is not understood: {error}")))
+}
+
+#[async_trait]
+impl Kubernetes for PluginKubernetes {
+    async fn get(&self, _: &Caller, resource: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError> {
+        let what = format!("get {resource} {key}");
+        if !live {
+            // Whatever an informer covers is a kind that exists; the scope is checked all the same.
+            self.check_scope(&what, key.namespace.as_ref())?;
+            match self.informers.covering(&self.account, resource, key.namespace.as_ref()).map(|i| i.get(key)) {
+                Some(Reading::Known(entry)) => return Ok(Arc::clone(&entry.cached.json)),
+                Some(Reading::Absent) => {
+                    self.kind(&what, resource, key.namespace.as_ref()).await?;
+                    return Err(ApiError::NotFound(format!("{what}: there is none")));
+                }
+                Some(Reading::Live) | None => {}
+            }
+        }
+        let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
+        self.get_live(&what, resource, &kind, key).await.map(|entry| Arc::clone(&entry.cached.json))
+    }
+
+    async fn list(&self, _: &Caller, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError> {
+        let what = match &options.namespace {
+            Some(namespace) => format!("list {resource} in namespace {namespace}"),
+            None => format!("list {resource}"),
+        };
+        let kind = self.any_kind(&what, resource).await?;
+        if options.namespace.is_some() {
+            let kind = self.kind(&what, resource, options.namespace.as_ref()).await?;
+            return self.list_in(&what, resource, &kind, options.namespace.as_ref(), options).await;
+        }
+        match &self.scope {
+            Scope::Namespaces(namespaces) if kind.namespaced => {
+                self.list_scope(&what, resource, &kind, namespaces.iter(), options).await
+            }
+            _ => {
+                self.check_scope(&what, None)?;
+                self.list_in(&what, resource, &kind, None, options).await
+            }
+        }
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        resource: &Resource,
+        namespace: Option<&Namespace>,
+        object: String,
+    ) -> Result<Arc<str>, ApiError> {
+        self.create_object(caller, resource, namespace, &object).await
+    }
+
+    async fn patch(
+        &self,
+        caller: &Caller,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&Subresource>,
+        patch: Patch,
+    ) -> Result<Arc<str>, ApiError> {
+        match patch {
+            Patch::Apply(body) => self.apply(caller, resource, key, subresource, &body).await,
+            Patch::Merge(body) => self.merge(caller, resource, key, subresource, body).await,
+            Patch::Json(body) => self.json_patch(caller, resource, key, subresource, body).await,
+        }
+    }
+
+    async fn replace(
+        &self,
+        caller: &Caller,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&Subresource>,
+        object: String,
+    ) -> Result<Arc<str>, ApiError> {
+        self.replace_object(caller, resource, key, subresource, &object).await
+    }
+
+    async fn delete(
+        &self,
+        _: &Caller,
+        resource: &Resource,
+        key: &ObjectKey,
+        options: &DeleteOptions,
+    ) -> Result<(), ApiError> {
+        self.delete_object(resource, key, options).await
+    }
+
+    async fn publish(&self, caller: &Caller, event: Event) -> Result<(), ApiError> {
+        let what = format!("publish an event about {} {}", event.resource, event.key);
+        let kind = self.kind(&what, &event.resource, event.key.namespace.as_ref()).await?;
+        let informer: Option<Arc<Informer>> =
+            self.informers.covering(&self.account, &event.resource, event.key.namespace.as_ref());
+        let known = match informer.map(|i| i.get(&event.key)) {
+            Some(Reading::Known(entry)) => Some(entry),
+            _ => None,
+        };
+        let client = self.identity.client(&self.account).await?;
+        self.events.publish(&client, caller, &event, &kind, known.as_ref(), &what).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Server-side apply: not sent where it would change nothing, without force at first, with force where no other plugin is in the way.
+
+use std::{
+    collections::hash_map::DefaultHasher,
+    hash::{Hash as _, Hasher as _},
+    sync::{Arc, PoisonError},
+};
+
+use http::Method;
+use kube::core::Status;
+use operetta_core::{
+    name::{ControllerName, FieldManager, Subresource},
+    port::{ApiError, Caller},
+    resource::{ObjectKey, Resource},
+};
+use serde_json::Value;
+
+use super::{
+    PluginKubernetes, body,
+    write::{describe, url},
+};
+use crate::{
+    informer::Reading,
+    object::Entry,
+    ownership::changes_nothing,
+    request::Fault,
+};
+
+const APPLY: &str = "application/apply-patch+yaml";
+/// Applies remembered for one plugin; beyond, all are forgotten, which costs a request each.
+const MOST: usize = 20_000;
+
+/// What an apply is about.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    controller: ControllerName,
+    resource: Resource,
+    key: ObjectKey,
+    subresource: Option<Subresource>,
+}
+
+/// The last apply to a target: the same body on the same version of the same object changes nothing, whatever the API server made of it (defaults within a value that is owned
+/// at once, quantities that it writes otherwise, fields that its schema drops).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Applied {
+    body: u64,
+    uid: String,
+    version: String,
+}
+
+impl Applied {
+    fn of(body: &str, entry: &Entry) -> Self {
+        let mut hasher = DefaultHasher::new();
+        body.hash(&mut hasher);
+        let meta = &entry.cached.meta;
+        Self { body: hasher.finish(), uid: meta.uid.clone(), version: meta.resource_version.clone() }
+    }
+}
+
+impl PluginKubernetes {
+    pub(super) async fn apply(
+        &self,
+        caller: &Caller,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&Subresource>,
+        text: &str,
+    ) -> Result<Arc<str>, ApiError> {
+        let what = describe("apply", resource, key, subresource);
+        let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
+        let object = body::object(&what, text, resource, &kind, key.namespace.as_ref(), Some(key))?;
+        let manager = caller.field_manager();
+        let target = Target {
+            controller: caller.controller.clone(),
+            resource: resource.clone(),
+            key: key.clone(),
+            subresource: subresource.cloned(),
+        };
+        let known = self.informers.covering(&self.account, resource, key.namespace.as_ref()).map(|i| i.settled(key));
+        if let Some(Reading::Known(entry)) = known
+            && self.is_applied(&target, text, &object, &manager, &entry)
+        {
+            return Ok(Arc::clone(&entry.cached.json));
+        }
+        let entry = self.send_apply(&what, resource, key, subresource, &kind, &object, &manager).await?;
+        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        if applied.len() >= MOST {
+            applied.clear();
+        }
+        applied.insert(target, Applied::of(text, &entry));
+        Ok(Arc::clone(&entry.cached.json))
+    }
+
+    fn is_applied(&self, target: &Target, text: &str, object: &Value, manager: &FieldManager, entry: &Entry) -> bool {
+        let again = {
+            let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+            applied.get(target).is_some_and(|last| *last == Applied::of(text, entry))
+        };
+        again
+            || entry.owned.as_deref().is_some_and(|owned| {
+                let subresource = target.subresource.as_ref().map(Subresource::as_str);
+                changes_nothing(object, manager, subresource, owned, &entry.cached.value())
+            })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what an apply is about, and nothing of it twice")]
+    async fn send_apply(
+        &self,
+        what: &str,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&Subresource>,
+        kind: &operetta_core::cache::KindInfo,
+        object: &Value,
+        manager: &FieldManager,
+    ) -> Result<Entry, ApiError> {
+        let url = url(resource, key, subresource, manager);
+        let body = object.to_string().into_bytes();
+        let polite = url.clone().query("force", "false").request(Method::PATCH, Some(APPLY), body.clone());
+        let status = match self.try_write(resource, kind, key, polite).await {
+            Ok(entry) => return Ok(entry),
+            Err(Fault::Answer { code: 409, status, .. }) if !conflicts(&status).is_empty() => status,
+            Err(fault) => return Err(self.explain(what, resource, fault)),
+        };
+        if let Some(text) = other_plugins(&conflicts(&status), manager) {
+            return Err(ApiError::Conflict(format!("{what}: {text}")));
+        }
+        let forced = url.query("force", "true").request(Method::PATCH, Some(APPLY), body);
+        self.write(what, resource, kind, key, forced).await
+    }
+}
+
+/// Who owns which fields that the apply wants otherwise.
+fn conflicts(status: &Status) -> Vec<(String, String)> {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes
+        .filter(|cause| cause.reason == "FieldManagerConflict")
+        // The manager is quoted as Go does: `conflict with "kubectl" using apps/v1 at ...`.
+        .map(|cause| (cause.message.split('"').nth(1).unwrap_or_default().to_owned(), cause.field.clone()))
+        .collect()
+}
+
+fn other_plugins(conflicts: &[(String, String)], own: &FieldManager) -> Option<String> {
+    let other: Vec<_> = conflicts.iter().filter(|(m, _)| FieldManager::is_plugin(m) && m != own.as_str()).collect();
+    let (manager, _) = other.first()?;
+    let fields: Vec<_> = other.iter().filter(|(m, _)| m == manager).map(|(_, field)| field.as_str()).collect();
+    Some(format!("{manager} owns {}, which {own} would set otherwise; let one of the two plugins own it", fields.join(", ")))
+}
+
+#[cfg(test)]
+mod tests;

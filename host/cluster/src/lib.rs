@@ -1,0 +1,89 @@
+//! The Kubernetes side of Operetta: what `operetta-core` calls ports, on a real API server.
+//!
+//! **Every request about users' objects is made as a plugin's own service account**; the host's own client only asks what kinds there are, which
+//! accounts exist and what became of Plugins. Nothing here knows of WebAssembly.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`client`] | the connection and the wait for it |
+//! | [`identity`] | acting as a service account |
+//! | [`discovery`] | which kinds there are, now |
+//! | [`informer`] | the shared watch caches |
+//! | [`kubernetes`] | reads and writes of one plugin |
+//! | [`ownership`] | whether an apply would change anything |
+//! | [`install`] | CRDs, accounts and RBAC, with a person's own rights |
+
+pub mod access;
+pub mod client;
+pub mod discovery;
+mod events;
+pub mod identity;
+pub mod informer;
+pub mod install;
+pub mod kubernetes;
+mod object;
+mod overlay;
+pub mod ownership;
+pub mod request;
+mod selector;
+
+use std::sync::Arc;
+
+use operetta_core::{
+    cache::{Informers, Scope},
+    name::ServiceAccount,
+    port::Kubernetes,
+};
+
+use crate::{
+    access::Access, discovery::Discovery, identity::Identity, informer::SharedInformers, kubernetes::PluginKubernetes,
+};
+
+/// One cluster: everything that the plugins of a host share.
+pub struct Cluster {
+    client: kube::Client,
+    discovery: Arc<Discovery>,
+    identity: Arc<dyn Identity>,
+    informers: Arc<SharedInformers>,
+}
+
+impl Cluster {
+    /// On an open connection. Spawns the watch of CRDs on the current runtime, on which all informers run too; it ends when the cluster is dropped.
+    pub fn new(client: kube::Client, identity: Arc<dyn Identity>) -> Self {
+        let discovery = Discovery::start(client.clone());
+        let access = Arc::new(Access::new(Arc::clone(&identity)));
+        let informers = SharedInformers::new(Arc::clone(&identity), Arc::clone(&discovery), access);
+        Self { client, discovery, identity, informers }
+    }
+
+    /// The host's own client.
+    pub fn client(&self) -> &kube::Client {
+        &self.client
+    }
+
+    /// What kinds there are.
+    pub fn discovery(&self) -> &Arc<Discovery> {
+        &self.discovery
+    }
+
+    /// The shared watch caches.
+    pub fn informers(&self) -> Arc<dyn Informers> {
+        Arc::clone(&self.informers) as Arc<dyn Informers>
+    }
+
+    /// How many watches run, for tests and metrics.
+    pub fn watches(&self) -> usize {
+        self.informers.running()
+    }
+
+    /// The API server as one plugin sees it: acting as `account`, within `scope` only.
+    pub fn kubernetes(&self, account: ServiceAccount, scope: Scope) -> Arc<dyn Kubernetes> {
+        Arc::new(PluginKubernetes::new(
+            account,
+            scope,
+            Arc::clone(&self.identity),
+            Arc::clone(&self.discovery),
+            Arc::clone(&self.informers),
+        ))
+    }
+}

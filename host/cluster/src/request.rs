@@ -1,0 +1,237 @@
+//! One request to the API server: its URL, its deadline, and what a failure means.
+//!
+//! **A write whose answer was lost is told apart from one that was refused**, since only the first leaves open what happened.
+
+use std::{fmt::Write as _, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, header::RETRY_AFTER};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use kube::{Client, client::Body, core::Status};
+use operetta_core::{
+    name::{Namespace, ObjectName, Subresource},
+    port::ApiError,
+    resource::Resource,
+};
+
+/// No answer within this time is a lost answer. The API server itself gives up after 60 s, and a reconcile after 30 unless told otherwise.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest answer that is read: 500 objects a page, of which etcd takes none above 1.5 MiB; a page of large ones is better read in smaller pages.
+pub const MAX_ANSWER: usize = 64 << 20;
+
+/// A request that failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Fault {
+    /// The API server answered with an error.
+    #[error("{message} (HTTP {code})")]
+    Answer {
+        /// The HTTP status.
+        code: u16,
+        /// The API server's own word for it, such as `AlreadyExists`.
+        reason: String,
+        /// For people.
+        message: String,
+        /// What it says in detail.
+        status: Box<Status>,
+        /// When to come back.
+        retry_after: Option<Duration>,
+    },
+    /// No answer, for the reason given.
+    #[error("no answer from the API server: {0}")]
+    Lost(String),
+    /// No connection, so that the request was never sent.
+    #[error("cannot connect to the API server: {0}")]
+    Unreachable(String),
+    /// No answer in time.
+    #[error("no answer from the API server within {} s", REQUEST_TIMEOUT.as_secs())]
+    Timeout,
+    /// An answer beyond [`MAX_ANSWER`].
+    #[error("the answer has more than {} MiB; list with a smaller `limit`", MAX_ANSWER >> 20)]
+    TooLarge,
+    /// Nothing that could be sent.
+    #[error("cannot be sent: {0}")]
+    Unsendable(String),
+    /// No client to send with, so that the request was never sent.
+    #[error("{0}")]
+    NoClient(ApiError),
+    /// An answer that is not the JSON it should be.
+    #[error("the API server's answer is not understood: {0}")]
+    Garbled(String),
+}
+
+impl From<http::Error> for Fault {
+    fn from(error: http::Error) -> Self {
+        Self::Unsendable(error.to_string())
+    }
+}
+
+impl Fault {
+    /// Whether a write that ended so may have happened.
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            Self::Answer { code, .. } => *code >= 500,
+            Self::Lost(_) | Self::Timeout | Self::Garbled(_) | Self::TooLarge => true,
+            Self::Unreachable(_) | Self::Unsendable(_) | Self::NoClient(_) => false,
+        }
+    }
+
+    /// Whether the cluster does not know the kind or the object.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Answer { code: 404, .. })
+    }
+
+    /// As the contract's errors; `what` names the operation and the object.
+    pub fn into_api_error(self, what: &str) -> ApiError {
+        match self {
+            Self::Answer { code, reason, message, retry_after, .. } => {
+                let text = format!("{what}: {message}");
+                match (code, reason.as_str()) {
+                    (404, _) => ApiError::NotFound(text),
+                    (409, "AlreadyExists") => ApiError::AlreadyExists(text),
+                    (409, _) => ApiError::Conflict(text),
+                    (401 | 403, _) => ApiError::Forbidden(text),
+                    (410, _) => ApiError::Gone(text),
+                    (413, _) => ApiError::TooLarge(text),
+                    (429, _) => ApiError::TooManyRequests(retry_after),
+                    (504, _) | (_, "Timeout" | "ServerTimeout") => ApiError::Timeout(text),
+                    (500.., _) => ApiError::Unavailable(text),
+                    _ => ApiError::Invalid(text),
+                }
+            }
+            Self::Timeout => ApiError::Timeout(format!("{what}: {self}")),
+            Self::TooLarge => ApiError::TooLarge(format!("{what}: {self}")),
+            Self::NoClient(error) => error,
+            Self::Unsendable(_) => ApiError::Invalid(format!("{what}: {self}")),
+            Self::Lost(_) | Self::Unreachable(_) | Self::Garbled(_) => ApiError::Unavailable(format!("{what}: {self}")),
+        }
+    }
+}
+
+/// Sends and reads the whole answer.
+pub async fn send(client: &Client, request: Request<Vec<u8>>) -> Result<Bytes, Fault> {
+    tokio::time::timeout(REQUEST_TIMEOUT, exchange(client, request)).await.map_err(|_| Fault::Timeout)?
+}
+
+/// Sends, and reads the answer as JSON.
+pub async fn send_json(client: &Client, request: Request<Vec<u8>>) -> Result<serde_json::Value, Fault> {
+    serde_json::from_slice(&send(client, request).await?).map_err(|e| Fault::Garbled(e.to_string()))
+}
+
+async fn exchange(client: &Client, request: Request<Vec<u8>>) -> Result<Bytes, Fault> {
+    let answer = client.send(request.map(Body::from)).await.map_err(|error| unanswered(&error))?;
+    let (head, body) = answer.into_parts();
+    let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() { Fault::TooLarge } else { Fault::Lost(chain(error.as_ref())) }
+    })?;
+    let body = body.to_bytes();
+    if head.status.is_success() {
+        return Ok(body);
+    }
+    let code = head.status.as_u16();
+    let retry_after = head.headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok()).map(Duration::from_secs);
+    let status: Status = serde_json::from_slice(&body).unwrap_or_else(|_| {
+        // A proxy, or a path that no API serves, answers with plain text.
+        let text: String = String::from_utf8_lossy(&body).trim().chars().take(400).collect();
+        Status::failure(if text.is_empty() { head.status.canonical_reason().unwrap_or("no reason given") } else { &text }, "")
+    });
+    Err(Fault::Answer { code, reason: status.reason.clone(), message: status.message.clone(), status: Box::new(status), retry_after })
+}
+
+fn unanswered(error: &kube::Error) -> Fault {
+    let text = chain(error);
+    // The pool's error says whether a connection came about; it sits at some depth of the chain.
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(inner) = source {
+        if inner.downcast_ref::<hyper_util::client::legacy::Error>().is_some_and(hyper_util::client::legacy::Error::is_connect) {
+            return Fault::Unreachable(text);
+        }
+        source = inner.source();
+    }
+    Fault::Lost(text)
+}
+
+/// An error with its causes, each said once.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let more = inner.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = inner.source();
+    }
+    text
+}
+
+/// The URL of a kind, an object or a subresource, with a query.
+#[derive(Debug, Clone)]
+pub struct Url {
+    text: String,
+    first: bool,
+}
+
+impl Url {
+    /// Of the whole kind, or of its objects in one namespace.
+    pub fn of(resource: &Resource, namespace: Option<&Namespace>) -> Self {
+        let root = if resource.group().is_empty() { "/api/" } else { "/apis/" };
+        let mut text = format!("{root}{}/", resource.api_version());
+        if let Some(namespace) = namespace {
+            let _ = write!(text, "namespaces/{namespace}/");
+        }
+        text.push_str(resource.resource());
+        Self { text, first: true }
+    }
+
+    /// Of one object.
+    pub fn object(mut self, name: &ObjectName) -> Self {
+        self.text.push('/');
+        self.text.push_str(&encode(name.as_str()));
+        self
+    }
+
+    /// Of a part of it.
+    pub fn subresource(mut self, subresource: Option<&Subresource>) -> Self {
+        if let Some(subresource) = subresource {
+            let _ = write!(self.text, "/{subresource}");
+        }
+        self
+    }
+
+    /// With a parameter.
+    pub fn query(mut self, name: &str, value: &str) -> Self {
+        let _ = write!(self.text, "{}{name}={}", if self.first { '?' } else { '&' }, encode(value));
+        self.first = false;
+        self
+    }
+
+    /// A request to it.
+    pub fn request(&self, method: Method, content_type: Option<&str>, body: Vec<u8>) -> Result<Request<Vec<u8>>, Fault> {
+        let mut builder = Request::builder().method(method).uri(&self.text);
+        if let Some(content_type) = content_type {
+            builder = builder.header(http::header::CONTENT_TYPE, content_type);
+        }
+        Ok(builder.body(body)?)
+    }
+
+    /// A GET.
+    pub fn get(&self) -> Result<Request<Vec<u8>>, Fault> {
+        self.request(Method::GET, None, Vec::new())
+    }
+}
+
+/// Percent-encodes all but RFC 3986's unreserved characters, the colon among those encoded.
+fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;
