@@ -68,7 +68,8 @@ impl Cached {
             metadata.remove("managedFields");
         }
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let key = ObjectKey::parse(Some(text("/metadata/namespace")).filter(|n| !n.is_empty()), text("/metadata/name"))?;
+        let key =
+            ObjectKey::parse(Some(text("/metadata/namespace")).filter(|n| !n.is_empty()), text("/metadata/name"))?;
         let meta = Meta {
             uid: text("/metadata/uid").to_owned(),
             resource_version: text("/metadata/resourceVersion").to_owned(),
@@ -178,7 +179,12 @@ pub trait Informers: Send + Sync {
     ///
     /// # Errors
     /// `Forbidden` where the account may not list and watch the kind in that scope, naming what RBAC lacks; `Unavailable` where the API server cannot be asked.
-    async fn subscribe(&self, account: &ServiceAccount, resource: &Resource, scope: &Scope) -> Result<Subscription, ApiError>;
+    async fn subscribe(
+        &self,
+        account: &ServiceAccount,
+        resource: &Resource,
+        scope: &Scope,
+    ) -> Result<Subscription, ApiError>;
 }
 
 #[cfg(test)]

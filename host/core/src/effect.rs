@@ -153,12 +153,7 @@ impl Effects {
     }
 
     /// Removes an object.
-    pub async fn delete(
-        &self,
-        resource: &Resource,
-        key: &ObjectKey,
-        options: &DeleteOptions,
-    ) -> Result<(), ApiError> {
+    pub async fn delete(&self, resource: &Resource, key: &ObjectKey, options: &DeleteOptions) -> Result<(), ApiError> {
         self.count(0)?;
         self.allow(Verb::Delete, resource, None, key.namespace.as_ref(), Some(&key.name))?;
         self.ports.kubernetes.delete(&self.caller, resource, key, options).await
@@ -206,7 +201,8 @@ impl Effects {
             return;
         }
         if before == limits.log_lines {
-            let text = format!("this reconcile logs more than its limit of {} lines; the rest is dropped", limits.log_lines);
+            let text =
+                format!("this reconcile logs more than its limit of {} lines; the rest is dropped", limits.log_lines);
             self.ports.log.write(Level::Warn, "operetta", &text, &[]);
             return;
         }
@@ -268,7 +264,10 @@ impl Effects {
     fn count(&self, bytes: usize) -> Result<(), ApiError> {
         let limits = &self.settings.limits;
         if bytes > limits.message {
-            return Err(ApiError::TooLarge(format!("{bytes} bytes in one call; limits.messageKiB allows {}", limits.message)));
+            return Err(ApiError::TooLarge(format!(
+                "{bytes} bytes in one call; limits.messageKiB allows {}",
+                limits.message
+            )));
         }
         if self.calls.fetch_add(1, Ordering::Relaxed) >= limits.host_calls {
             return Err(ApiError::TooLarge(format!(
@@ -284,7 +283,8 @@ impl Effects {
 pub fn printable(text: &str, room: usize) -> String {
     let mut clean = String::with_capacity(text.len().min(room));
     for c in text.chars() {
-        let hidden = c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+        let hidden = c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
         let size = if hidden { c.escape_default().count() } else { c.len_utf8() };
         if clean.len() + size > room {
             clean.push('…');
@@ -305,15 +305,28 @@ fn check_path(path: &str) -> Result<(), String> {
 
 fn check_metadata(metadata: &[(String, Vec<u8>)]) -> Result<(), String> {
     /// HTTP's own, and those with which a request could be taken for another's.
-    const RESERVED: [&str; 10] =
-        ["host", "te", "connection", "content-type", "content-length", "transfer-encoding", "upgrade", "user-agent", "cookie", "authorization"];
+    const RESERVED: [&str; 10] = [
+        "host",
+        "te",
+        "connection",
+        "content-type",
+        "content-length",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "cookie",
+        "authorization",
+    ];
     for (key, value) in metadata {
-        let form = !key.is_empty() && key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.'));
+        let form = !key.is_empty()
+            && key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.'));
         if !form || key.starts_with("grpc-") || RESERVED.contains(&key.as_str()) {
             return Err(format!("metadata key {:?} is not allowed from a plugin", printable(key, 100)));
         }
         if !key.ends_with("-bin") && !value.iter().all(|b| matches!(b, 0x20..=0x7e)) {
-            return Err(format!("metadata value of {key:?} is not printable ASCII; a key that ends in -bin may carry bytes"));
+            return Err(format!(
+                "metadata value of {key:?} is not printable ASCII; a key that ends in -bin may carry bytes"
+            ));
         }
     }
     Ok(())

@@ -179,7 +179,9 @@ impl Rule {
     fn allows_target(&self, access: &Access<'_>) -> bool {
         let target = access.target();
         self.resources.iter().any(|x| {
-            x == ALL || *x == target || x.strip_prefix("*/").is_some_and(|sub| access.subresource.is_some_and(|s| s.as_str() == sub))
+            x == ALL
+                || *x == target
+                || x.strip_prefix("*/").is_some_and(|sub| access.subresource.is_some_and(|s| s.as_str() == sub))
         })
     }
 }
@@ -193,7 +195,13 @@ mod tests {
         Rule { api_groups: own(groups), resources: own(resources), verbs: own(verbs), ..Rule::default() }
     }
 
-    fn check(rules: Vec<Rule>, verb: Verb, target: &str, namespace: Option<&str>, name: Option<&str>) -> Result<(), Denial> {
+    fn check(
+        rules: Vec<Rule>,
+        verb: Verb,
+        target: &str,
+        namespace: Option<&str>,
+        name: Option<&str>,
+    ) -> Result<(), Denial> {
         let (resource, sub) = target.split_once('/').map_or((target, None), |(r, s)| (r, Some(s)));
         let (group, resource) = if resource == "pods" { ("", resource) } else { ("apps", resource) };
         Grants { rules, ..Grants::default() }.check(&Access {
@@ -217,7 +225,9 @@ mod tests {
     fn a_resource_does_not_bring_its_subresources() {
         let pods = || vec![rule(&[""], &["pods"], &["*"])];
         assert!(check(pods(), Verb::Create, "pods/exec", Some("a"), Some("x")).is_err());
-        assert!(check(vec![rule(&["*"], &["*/status"], &["patch"])], Verb::Patch, "pods/status", None, Some("x")).is_ok());
+        assert!(
+            check(vec![rule(&["*"], &["*/status"], &["patch"])], Verb::Patch, "pods/status", None, Some("x")).is_ok()
+        );
         assert!(check(vec![rule(&["*"], &["*/status"], &["patch"])], Verb::Patch, "pods", None, Some("x")).is_err());
         assert!(check(vec![rule(&["*"], &["*"], &["*"])], Verb::Create, "pods/exec", None, None).is_ok());
     }
@@ -229,7 +239,8 @@ mod tests {
         assert!(check(named(), Verb::Get, "pods", Some("a"), Some("y")).is_err());
         assert!(check(named(), Verb::Create, "pods", Some("a"), None).is_err());
         assert!(check(named(), Verb::List, "pods", Some("a"), None).is_err());
-        let placed = || vec![Rule { namespaces: vec![Namespace::parse("a").unwrap()], ..rule(&[""], &["pods"], &["*"]) }];
+        let placed =
+            || vec![Rule { namespaces: vec![Namespace::parse("a").unwrap()], ..rule(&[""], &["pods"], &["*"]) }];
         assert!(check(placed(), Verb::List, "pods", Some("a"), None).is_ok());
         assert!(check(placed(), Verb::List, "pods", Some("b"), None).is_err());
         assert!(check(placed(), Verb::List, "pods", None, None).is_err());
@@ -238,7 +249,10 @@ mod tests {
     #[test]
     fn a_denial_can_be_pasted_as_a_rule_that_allows_the_request() {
         let denial = check(vec![], Verb::Patch, "deployments/status", Some("a"), Some("x")).unwrap_err();
-        assert!(denial.to_string().starts_with("patch deployments/status of group apps in namespace a is not granted"), "{denial}");
+        assert!(
+            denial.to_string().starts_with("patch deployments/status of group apps in namespace a is not granted"),
+            "{denial}"
+        );
         let rules: Vec<Rule> = serde_saphyr::from_str(&denial.yaml).unwrap();
         assert!(check(rules, Verb::Patch, "deployments/status", Some("a"), Some("x")).is_ok());
     }

@@ -24,7 +24,9 @@ pub enum ManifestError {
     #[error("the manifest has {0} bytes; at most {MAX_MANIFEST} are read")]
     TooLarge(usize),
     /// A document of a later version.
-    #[error("the manifest is of version {0} and this host reads version {MANIFEST_VERSION}; use a newer host or build with an older SDK")]
+    #[error(
+        "the manifest is of version {0} and this host reads version {MANIFEST_VERSION}; use a newer host or build with an older SDK"
+    )]
     Version(u64),
     /// Not the JSON it should be.
     #[error("the manifest is not valid: {0}")]
@@ -208,7 +210,10 @@ impl Manifest {
             for watch in &controller.watches {
                 let (Mapping::Label(text) | Mapping::Annotation(text) | Mapping::Reference(text)) = &watch.map;
                 if text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-                    return Err(format!("the mapping of {} in controller {name} is empty or has white space", watch.resource));
+                    return Err(format!(
+                        "the mapping of {} in controller {name} is empty or has white space",
+                        watch.resource
+                    ));
                 }
             }
         }
@@ -259,7 +264,10 @@ mod tests {
             (|m| m["controllers"][0]["for"]["resource"] = "Things".into(), "\"Things\" is no resource"),
             (|m| m["controllers"][0]["for"]["group"] = "a/b".into(), "\"a/b\" is no API group"),
             (|m| m["name"] = "../x".into(), "plugin name"),
-            (|m| m["controllers"] = serde_json::json!([m["controllers"][0], m["controllers"][0]]), "two controllers are called a"),
+            (
+                |m| m["controllers"] = serde_json::json!([m["controllers"][0], m["controllers"][0]]),
+                "two controllers are called a",
+            ),
         ];
         for (change, expected) in cases {
             let error = Manifest::parse(&json(change)).unwrap_err().to_string();

@@ -22,10 +22,11 @@ impl NameError {
     }
 }
 
-const LABEL: &str = "use at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit (RFC 1123)";
-const SUBDOMAIN: &str =
-    "use at most 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit (RFC 1123)";
-const PATH_SEGMENT: &str = "use 1 to 253 characters that are not control characters, '/', '%', '?', '#' or white space, and not '.' or '..'";
+const LABEL: &str =
+    "use at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit (RFC 1123)";
+const SUBDOMAIN: &str = "use at most 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit (RFC 1123)";
+const PATH_SEGMENT: &str =
+    "use 1 to 253 characters that are not control characters, '/', '%', '?', '#' or white space, and not '.' or '..'";
 
 fn is_label(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -278,7 +279,9 @@ mod tests {
 
     #[test]
     fn names_that_would_mean_something_in_a_url_are_refused() {
-        for text in ["", ".", "..", "a/b", "a%2fb", "a?b", "a#b", "a b", "a\nb", "a\0b", "ä", "\u{202e}a", &"a".repeat(254)] {
+        for text in
+            ["", ".", "..", "a/b", "a%2fb", "a?b", "a#b", "a b", "a\nb", "a\0b", "ä", "\u{202e}a", &"a".repeat(254)]
+        {
             assert!(ObjectName::parse(text).is_err(), "{text:?}");
             assert!(Namespace::parse(text).is_err(), "{text:?}");
         }

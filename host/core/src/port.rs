@@ -159,7 +159,13 @@ pub struct Event {
 #[async_trait]
 pub trait Kubernetes: Send + Sync {
     /// One object, at least as new as the plugin's own last write.
-    async fn get(&self, caller: &Caller, resource: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError>;
+    async fn get(
+        &self,
+        caller: &Caller,
+        resource: &Resource,
+        key: &ObjectKey,
+        live: bool,
+    ) -> Result<Arc<str>, ApiError>;
 
     /// Objects of one kind.
     async fn list(&self, caller: &Caller, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError>;

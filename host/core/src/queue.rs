@@ -175,7 +175,8 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         let (_, key) = inner.ready.pop_first()?;
         let entry = inner.entries.get_mut(&key)?;
         let attempt = entry.failures;
-        let State::Ready { since, cause, .. } = std::mem::replace(&mut entry.state, State::Running { again: None }) else {
+        let State::Ready { since, cause, .. } = std::mem::replace(&mut entry.state, State::Running { again: None })
+        else {
             return None;
         };
         inner.running += 1;

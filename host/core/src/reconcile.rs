@@ -4,11 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use crate::{
-    effect::Effects,
-    name::ControllerName,
-    resource::ObjectKey,
-};
+use crate::{effect::Effects, name::ControllerName, resource::ObjectKey};
 
 /// Why a reconcile runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,13 +56,19 @@ pub enum Failure {
     #[error("the plugin trapped: {0}")]
     Trap(String),
     /// Wall-clock time ran out.
-    #[error("the reconcile took longer than its deadline of {0:?}; raise limits.deadlineSeconds in the Plugin document if it needs to wait that long")]
+    #[error(
+        "the reconcile took longer than its deadline of {0:?}; raise limits.deadlineSeconds in the Plugin document if it needs to wait that long"
+    )]
     Deadline(Duration),
     /// CPU time ran out.
-    #[error("the reconcile used more CPU time than its budget of {0:?}; raise limits.cpuSeconds in the Plugin document if it is no endless loop")]
+    #[error(
+        "the reconcile used more CPU time than its budget of {0:?}; raise limits.cpuSeconds in the Plugin document if it is no endless loop"
+    )]
     Cpu(Duration),
     /// It asked for more memory than it may hold.
-    #[error("the reconcile asked for {wanted} bytes of memory and may hold {cap}; raise limits.memoryMiB in the Plugin document if it needs that much")]
+    #[error(
+        "the reconcile asked for {wanted} bytes of memory and may hold {cap}; raise limits.memoryMiB in the Plugin document if it needs that much"
+    )]
     Memory {
         /// What it asked for, in bytes.
         wanted: usize,

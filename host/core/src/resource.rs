@@ -29,7 +29,8 @@ impl Resource {
     /// Parses the three parts; the core group is the empty string.
     pub fn parse(group: &str, version: &str, resource: &str) -> Result<Self, NameError> {
         let word = |text: &str, what| {
-            Label::parse(text).map_err(|_| NameError::new(text, what, "use lower-case letters, digits and '-', at most 63"))
+            Label::parse(text)
+                .map_err(|_| NameError::new(text, what, "use lower-case letters, digits and '-', at most 63"))
         };
         Ok(Self {
             group: if group.is_empty() { None } else { Some(GroupName::parse(group)?) },

@@ -230,7 +230,9 @@ mod tests {
         let mut router = Router::new(&controller(json!({"watches": [
             {"resource": {"group": "", "version": "v1", "resource": "secrets"}, "map": {"reference": "spec.refs.name"}}]})));
         let watched = Source::Watched(Mapping::Reference("spec.refs.name".into()));
-        let thing = |name: &str, refs: Value| object(json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"refs": refs}}));
+        let thing = |name: &str, refs: Value| {
+            object(json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"refs": refs}}))
+        };
         let secret = change("s", None, object(json!({"metadata": {"name": "s", "namespace": "n"}})));
         assert!(woken(&mut router, &watched, &secret).is_empty());
         woken(&mut router, &Source::Primary, &change("a", None, thing("a", json!([{"name": "s"}, {"name": "t"}]))));
@@ -244,10 +246,14 @@ mod tests {
     #[test]
     fn a_label_or_annotation_names_the_primary() {
         let mut router = Router::new(&controller(json!({})));
-        let labelled = |name: &str| object(json!({"metadata": {"name": "x", "labels": {"k": name}, "annotations": {"k": "ann"}}}));
+        let labelled =
+            |name: &str| object(json!({"metadata": {"name": "x", "labels": {"k": name}, "annotations": {"k": "ann"}}}));
         let label = Source::Watched(Mapping::Label("k".into()));
         assert_eq!(woken(&mut router, &label, &change("x", labelled("a"), labelled("b"))), ["n/a", "n/b"]);
-        assert_eq!(woken(&mut router, &Source::Watched(Mapping::Annotation("k".into())), &change("x", None, labelled("a"))), ["n/ann"]);
+        assert_eq!(
+            woken(&mut router, &Source::Watched(Mapping::Annotation("k".into())), &change("x", None, labelled("a"))),
+            ["n/ann"]
+        );
         assert!(woken(&mut router, &label, &change("x", None, labelled("../b"))).is_empty());
     }
 }

@@ -35,15 +35,35 @@ impl Kubernetes for Fake {
         self.note("list");
         Ok(Page::default())
     }
-    async fn create(&self, _: &Caller, _: &Resource, _: Option<&Namespace>, object: String) -> Result<Arc<str>, ApiError> {
+    async fn create(
+        &self,
+        _: &Caller,
+        _: &Resource,
+        _: Option<&Namespace>,
+        object: String,
+    ) -> Result<Arc<str>, ApiError> {
         self.note("create");
         Ok(object.into())
     }
-    async fn patch(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: Option<&Subresource>, _: Patch) -> Result<Arc<str>, ApiError> {
+    async fn patch(
+        &self,
+        _: &Caller,
+        _: &Resource,
+        _: &ObjectKey,
+        _: Option<&Subresource>,
+        _: Patch,
+    ) -> Result<Arc<str>, ApiError> {
         self.note("patch");
         Ok("{}".into())
     }
-    async fn replace(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: Option<&Subresource>, object: String) -> Result<Arc<str>, ApiError> {
+    async fn replace(
+        &self,
+        _: &Caller,
+        _: &Resource,
+        _: &ObjectKey,
+        _: Option<&Subresource>,
+        object: String,
+    ) -> Result<Arc<str>, ApiError> {
         self.note("replace");
         Ok(object.into())
     }
@@ -113,7 +133,14 @@ fn call(path: &str) -> GrpcCall {
 async fn all(effects: &Effects) -> Vec<(&'static str, bool)> {
     let (pods, key) = (pods(), key());
     let denied = |error: ApiError| matches!(error, ApiError::Denied(_));
-    let event = Event { resource: pods.clone(), key: key.clone(), severity: Severity::Normal, reason: "R".into(), action: "A".into(), message: "m".into() };
+    let event = Event {
+        resource: pods.clone(),
+        key: key.clone(),
+        severity: Severity::Normal,
+        reason: "R".into(),
+        action: "A".into(),
+        message: "m".into(),
+    };
     vec![
         ("get", effects.get(&pods, &key, false).await.is_err_and(denied)),
         ("list", effects.list(&pods, &ListOptions::default()).await.is_err_and(denied)),
@@ -141,7 +168,8 @@ async fn each_verb_opens_only_its_own_effect() {
     for verb in ["get", "list", "create", "patch", "update", "delete"] {
         let fake = Arc::new(Fake { exists: true, ..Fake::default() });
         let (effects, _) = effects(&fake, Policy { grants: rules(&[verb]), ..Policy::default() });
-        let open: Vec<_> = all(&effects).await.into_iter().filter(|(_, denied)| !denied).map(|(what, _)| what).collect();
+        let open: Vec<_> =
+            all(&effects).await.into_iter().filter(|(_, denied)| !denied).map(|(what, _)| what).collect();
         assert_eq!(open, [verb]);
     }
 }
@@ -158,7 +186,9 @@ async fn grants_change_during_a_reconcile() {
 #[tokio::test]
 async fn an_apply_without_create_changes_but_never_makes_an_object() {
     let apply = || Patch::Apply("{}".into());
-    for (exists, verbs, allowed) in [(true, &["patch"][..], true), (false, &["patch"], false), (false, &["patch", "create"], true)] {
+    for (exists, verbs, allowed) in
+        [(true, &["patch"][..], true), (false, &["patch"], false), (false, &["patch", "create"], true)]
+    {
         let fake = Arc::new(Fake { exists, ..Fake::default() });
         let (effects, _) = effects(&fake, Policy { grants: rules(verbs), ..Policy::default() });
         assert_eq!(effects.patch(&pods(), &key(), None, apply()).await.is_ok(), allowed, "{exists} {verbs:?}");
@@ -187,12 +217,24 @@ async fn paths_and_metadata_that_smuggle_are_refused_before_the_channel() {
     for path in ["", "a.B/C", "/a.B", "/a.B/C/D", "/a.B/C?x", "/../C", "/a.B/C\r\nx: y", "//C"] {
         assert_eq!(effects.unary("shop", call(path), vec![]).await.unwrap_err().code, INVALID_ARGUMENT, "{path:?}");
     }
-    for (key, value) in [("authorization", "x"), ("grpc-timeout", "1S"), ("Upper", "x"), ("te", "x"), ("a b", "x"), (":path", "/x"), ("ok", "a\r\nb")] {
+    for (key, value) in [
+        ("authorization", "x"),
+        ("grpc-timeout", "1S"),
+        ("Upper", "x"),
+        ("te", "x"),
+        ("a b", "x"),
+        (":path", "/x"),
+        ("ok", "a\r\nb"),
+    ] {
         let call = GrpcCall { metadata: vec![(key.into(), value.into())], ..call("/a.B/C") };
         assert_eq!(effects.unary("shop", call, vec![]).await.unwrap_err().code, INVALID_ARGUMENT, "{key:?}");
     }
     assert!(fake.reached.lock().unwrap().is_empty());
-    let fine = GrpcCall { metadata: vec![("trace-bin".into(), vec![0, 255])], deadline: Some(Duration::from_hours(1)), ..call("/a.B/C") };
+    let fine = GrpcCall {
+        metadata: vec![("trace-bin".into(), vec![0, 255])],
+        deadline: Some(Duration::from_hours(1)),
+        ..call("/a.B/C")
+    };
     effects.unary("shop", fine, vec![]).await.unwrap();
     assert_eq!(*fake.reached.lock().unwrap(), ["unary /a.B/C Some(30s)"]);
 }

@@ -173,7 +173,11 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let priority = prop_oneof![Just(Priority::Live), Just(Priority::Initial), Just(Priority::Resync)];
-    let next = prop_oneof![Just(Next::Await), Just(Next::Retry), (0u64..500).prop_map(|ms| Next::After(Duration::from_millis(ms)))];
+    let next = prop_oneof![
+        Just(Next::Await),
+        Just(Next::Retry),
+        (0u64..500).prop_map(|ms| Next::After(Duration::from_millis(ms)))
+    ];
     let step = prop_oneof![
         3 => (0u32..5, priority).prop_map(|(k, p)| Step::Add(k, p)),
         3 => Just(Step::Take),

@@ -1,0 +1,326 @@
+//! Outbound gRPC: the channels that a Plugin document names, each one pooled HTTP/2 connection with keep-alive, over which messages pass as bytes.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::{Buf as _, BufMut as _};
+use operetta_api::Channel as ChannelSpec;
+use operetta_core::{
+    name::ChannelName,
+    port::{Channels, Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata},
+};
+use tokio::{
+    sync::{Mutex, mpsc},
+    time::Instant,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Code, Request, Response, Status, Streaming,
+    client::Grpc,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+    metadata::{AsciiMetadataKey, BinaryMetadataKey, KeyAndValueRef, MetadataMap, MetadataValue},
+    transport::{Channel, ClientTlsConfig, Endpoint},
+};
+
+/// How many messages wait to be sent on one stream before the guest must wait.
+const SEND_AHEAD: usize = 16;
+/// A service that does not even accept a connection in this time is down.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How often a quiet connection is checked, so that a dead peer is found before the next reconcile.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// The channels of one plugin.
+pub struct GrpcChannels {
+    channels: HashMap<ChannelName, Channel>,
+    /// Bytes of one message.
+    limit: usize,
+}
+
+impl GrpcChannels {
+    /// Connects to nothing yet: each channel does when it is first called, and again whenever its connection is lost.
+    ///
+    /// # Errors
+    /// An endpoint is no URL.
+    pub fn new(specs: &[ChannelSpec], limit: usize) -> anyhow::Result<Self> {
+        let mut channels = HashMap::new();
+        for spec in specs {
+            let wrong = |e: tonic::transport::Error| {
+                anyhow::anyhow!(
+                    "the endpoint {:?} of channel {} cannot be used: {e:?}; write http://HOST:PORT or https://HOST:PORT",
+                    spec.endpoint,
+                    spec.name
+                )
+            };
+            let mut endpoint = Endpoint::from_shared(spec.endpoint.clone())
+                .map_err(wrong)?
+                .connect_timeout(CONNECT)
+                .http2_keep_alive_interval(KEEP_ALIVE)
+                .keep_alive_timeout(CONNECT)
+                .tcp_nodelay(true);
+            if spec.endpoint.starts_with("https://") {
+                endpoint = endpoint.tls_config(ClientTlsConfig::new().with_native_roots()).map_err(wrong)?;
+            }
+            channels.insert(spec.name.clone(), endpoint.connect_lazy());
+        }
+        Ok(Self { channels, limit })
+    }
+
+    fn client(&self, channel: &ChannelName) -> Result<Grpc<Channel>, GrpcStatus> {
+        // Grants and channels come from one document, so this is a fault of the host and no denial.
+        let channel = self
+            .channels
+            .get(channel)
+            .ok_or_else(|| GrpcStatus::of(13, format!("channel {channel} has no endpoint")))?;
+        Ok(Grpc::new(channel.clone()).max_decoding_message_size(self.limit).max_encoding_message_size(self.limit))
+    }
+}
+
+/// A call's parts: the request with its metadata, its path, and when it must be over.
+fn begin<T>(call: GrpcCall, body: T) -> Result<(Request<T>, http::uri::PathAndQuery, Option<Instant>), GrpcStatus> {
+    let invalid = |what: String| GrpcStatus::of(3, what);
+    let mut request = Request::new(body);
+    for (key, value) in call.metadata {
+        let map = request.metadata_mut();
+        if key.ends_with("-bin") {
+            let key = BinaryMetadataKey::from_bytes(key.as_bytes())
+                .map_err(|e| invalid(format!("metadata key {key:?}: {e}")))?;
+            map.append_bin(key, MetadataValue::from_bytes(&value));
+        } else {
+            let name = AsciiMetadataKey::from_bytes(key.as_bytes())
+                .map_err(|e| invalid(format!("metadata key {key:?}: {e}")))?;
+            let value = MetadataValue::try_from(value.as_slice())
+                .map_err(|e| invalid(format!("metadata value of {key:?}: {e}")))?;
+            map.append(name, value);
+        }
+    }
+    if let Some(deadline) = call.deadline {
+        request.set_timeout(deadline);
+    }
+    let path = call.path.parse().map_err(|e| invalid(format!("path {:?}: {e}", call.path)))?;
+    Ok((request, path, call.deadline.map(|d| Instant::now() + d)))
+}
+
+async fn until<T>(deadline: Option<Instant>, work: impl Future<Output = Result<T, Status>>) -> Result<T, GrpcStatus> {
+    match deadline {
+        Some(at) => tokio::time::timeout_at(at, work)
+            .await
+            .map_err(|_| GrpcStatus::of(4, "the call took longer than its deadline"))?
+            .map_err(status),
+        None => work.await.map_err(status),
+    }
+}
+
+#[async_trait]
+impl Channels for GrpcChannels {
+    async fn unary(&self, channel: &ChannelName, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
+        let mut client = self.client(channel)?;
+        let (request, path, deadline) = begin(call, message)?;
+        let response = until(deadline, async {
+            client.ready().await.map_err(|e| Status::from_error(e.into()))?;
+            client.unary(request, path, Bytes).await
+        })
+        .await?;
+        // tonic merges the trailers of a unary answer into its headers.
+        let (headers, message, _) = response.into_parts();
+        Ok(GrpcReply { headers: metadata(headers), message, trailers: Metadata::new() })
+    }
+
+    async fn open(&self, channel: &ChannelName, call: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
+        let mut client = self.client(channel)?;
+        let (outgoing, messages) = mpsc::channel(SEND_AHEAD);
+        let (request, path, deadline) = begin(call, ReceiverStream::new(messages))?;
+        until(deadline, async { client.ready().await.map_err(|e| Status::from_error(e.into())) }).await?;
+        // In a task, since the peer may answer only after it has heard something.
+        let answer = tokio::spawn(async move { client.streaming(request, path, Bytes).await });
+        Ok(Box::new(OpenExchange {
+            outgoing: std::sync::Mutex::new(Some(outgoing)),
+            cancel: answer.abort_handle(),
+            incoming: Mutex::new(Incoming::Waiting(answer)),
+            trailers: Arc::default(),
+            deadline,
+        }))
+    }
+}
+
+struct OpenExchange {
+    outgoing: std::sync::Mutex<Option<mpsc::Sender<Vec<u8>>>>,
+    cancel: tokio::task::AbortHandle,
+    incoming: Mutex<Incoming>,
+    trailers: Arc<std::sync::Mutex<Metadata>>,
+    deadline: Option<Instant>,
+}
+
+enum Incoming {
+    Waiting(tokio::task::JoinHandle<Result<Response<Streaming<Vec<u8>>>, Status>>),
+    Open { headers: Metadata, messages: Streaming<Vec<u8>> },
+    Ended(Result<(), GrpcStatus>),
+}
+
+impl Drop for OpenExchange {
+    fn drop(&mut self) {
+        self.cancel.abort();
+    }
+}
+
+fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl OpenExchange {
+    /// Waits until the answer has begun, or has ended already.
+    async fn begun(&self, incoming: &mut Incoming) -> Result<(), GrpcStatus> {
+        if let Incoming::Waiting(answer) = incoming {
+            let answer =
+                until(self.deadline, async { answer.await.map_err(|e| Status::cancelled(e.to_string()))? }).await;
+            *incoming = match answer {
+                Ok(response) => {
+                    let (headers, messages, _) = response.into_parts();
+                    Incoming::Open { headers: metadata(headers), messages }
+                }
+                Err(status) => Incoming::Ended(Err(status)),
+            };
+        }
+        match incoming {
+            Incoming::Ended(Err(status)) => Err(status.clone()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl Exchange for OpenExchange {
+    async fn send(&self, message: Vec<u8>) -> Result<(), GrpcStatus> {
+        let outgoing = locked(&self.outgoing).clone();
+        let Some(outgoing) = outgoing else {
+            return Err(GrpcStatus::of(9, "this side of the stream is closed already"));
+        };
+        let sent = until(self.deadline, async { Ok(outgoing.send(message).await.is_ok()) }).await?;
+        if sent {
+            return Ok(());
+        }
+        // The call has ended; how, only its answer knows.
+        let mut incoming = self.incoming.lock().await;
+        self.begun(&mut incoming).await?;
+        Err(GrpcStatus::of(9, "the service takes no more messages on this stream"))
+    }
+
+    fn half_close(&self) {
+        locked(&self.outgoing).take();
+    }
+
+    async fn headers(&self) -> Result<Metadata, GrpcStatus> {
+        let mut incoming = self.incoming.lock().await;
+        self.begun(&mut incoming).await?;
+        Ok(match &*incoming {
+            Incoming::Open { headers, .. } => headers.clone(),
+            _ => Metadata::new(),
+        })
+    }
+
+    async fn receive(&self, limit: usize) -> Result<Vec<Vec<u8>>, GrpcStatus> {
+        let mut incoming = self.incoming.lock().await;
+        self.begun(&mut incoming).await?;
+        let Incoming::Open { messages, .. } = &mut *incoming else { return Ok(Vec::new()) };
+        let first = until(self.deadline, messages.message()).await;
+        let first = match first {
+            Ok(Some(message)) => message,
+            Ok(None) => {
+                let trailers = messages.trailers().await.map_err(status)?;
+                *locked(&self.trailers) = trailers.map(metadata).unwrap_or_default();
+                *incoming = Incoming::Ended(Ok(()));
+                return Ok(Vec::new());
+            }
+            Err(status) => {
+                *incoming = Incoming::Ended(Err(status.clone()));
+                return Err(status);
+            }
+        };
+        let mut received = vec![first];
+        // What has arrived already; an end or an error is met again by the next call.
+        while received.len() < limit {
+            let next = futures::FutureExt::now_or_never(messages.message());
+            match next {
+                Some(Ok(Some(message))) => received.push(message),
+                Some(Ok(None)) => {
+                    let trailers = messages.trailers().await.map_err(status)?;
+                    *locked(&self.trailers) = trailers.map(metadata).unwrap_or_default();
+                    *incoming = Incoming::Ended(Ok(()));
+                    break;
+                }
+                Some(Err(error)) => {
+                    *incoming = Incoming::Ended(Err(status(error)));
+                    break;
+                }
+                None => break,
+            }
+        }
+        Ok(received)
+    }
+
+    fn trailers(&self) -> Metadata {
+        locked(&self.trailers).clone()
+    }
+}
+
+fn metadata(map: MetadataMap) -> Metadata {
+    map.iter()
+        .filter_map(|entry| match entry {
+            KeyAndValueRef::Ascii(key, value) => Some((key.as_str().to_owned(), value.as_bytes().to_vec())),
+            KeyAndValueRef::Binary(key, value) => Some((key.as_str().to_owned(), value.to_bytes().ok()?.to_vec())),
+        })
+        .collect()
+}
+
+fn status(status: Status) -> GrpcStatus {
+    let mut message = status.message().to_owned();
+    if status.code() == Code::Unavailable || message == "transport error" {
+        // tonic says "transport error" and keeps the cause, which is what an administrator needs, in the source.
+        let mut source = std::error::Error::source(&status);
+        while let Some(error) = source {
+            message = format!("{message}: {error}");
+            source = error.source();
+        }
+    }
+    GrpcStatus {
+        code: u32::try_from(i32::from(status.code())).unwrap_or(2),
+        message,
+        details: status.details().to_vec(),
+        metadata: metadata(status.metadata().clone()),
+    }
+}
+
+/// Messages are bytes already.
+#[derive(Debug, Clone, Copy)]
+struct Bytes;
+
+impl Codec for Bytes {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Bytes {
+    type Item = Vec<u8>;
+    type Error = Status;
+    fn encode(&mut self, item: Vec<u8>, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        out.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Bytes {
+    type Item = Vec<u8>;
+    type Error = Status;
+    fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        let mut message = vec![0; bytes.remaining()];
+        bytes.copy_to_slice(&mut message);
+        Ok(Some(message))
+    }
+}

@@ -1,0 +1,192 @@
+//! The command line: what a person can type, and how each command ends.
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::{Parser, Subcommand};
+use operetta_cluster::client::Target;
+use operetta_core::name::Namespace;
+
+use crate::telemetry::LogFormat;
+
+/// Runs Kubernetes operators as sandboxed WebAssembly components.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the plugins of a directory against a cluster
+    #[command(
+        after_help = "Copy NAME.wasm and NAME.yaml into the plugin directory and the plugin runs; replace the file and the new code takes over; remove both and it stops.\n\n\
+        Example:\n  operetta install petstore.wasm\n  operetta run --plugin-dir ./plugins --namespace default"
+    )]
+    Run(RunArgs),
+    /// Apply the CRDs, the service account and the RBAC of components to a cluster, with your own rights
+    #[command(
+        after_help = "Grants come from NAME.yaml beside NAME.wasm where there is one, else the component gets all that it asks for.\n\nExample:\n  operetta install petstore.wasm memcached.wasm"
+    )]
+    Install(InstallArgs),
+    /// Print what would otherwise be written by hand
+    #[command(subcommand)]
+    Generate(Generate),
+    /// Compile a component from standard input to standard output, within limits (what `run` starts for each new component)
+    #[command(hide = true)]
+    CompileComponent,
+}
+
+/// Which cluster.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClusterArgs {
+    /// The kubeconfig; KUBECONFIG, ~/.kube/config and then the pod's own account unless told
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// A context of the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+}
+
+impl ClusterArgs {
+    /// As the cluster layer takes it.
+    pub(crate) fn target(&self) -> Target {
+        Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+    }
+}
+
+/// Where the host keeps what survives a restart.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StateArgs {
+    /// Where compiled components, the key that authenticates them and the last good version of each plugin are kept
+    #[arg(long, value_name = "DIR", env = "OPERETTA_STATE_DIR", default_value_os_t = default_state_dir())]
+    pub(crate) state_dir: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// The directory with NAME.wasm and NAME.yaml of each plugin
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plugin_dir: PathBuf,
+    /// Work in this namespace only; may be repeated; all unless told
+    #[arg(long, value_name = "NAMESPACE")]
+    pub(crate) namespace: Vec<Namespace>,
+    /// Where /metrics is served; 0 for nowhere
+    #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
+    pub(crate) metrics_bind_address: String,
+    /// Where /healthz and /readyz are served; 0 for nowhere
+    #[arg(long, value_name = "ADDRESS", default_value = ":8081")]
+    pub(crate) health_probe_bind_address: String,
+    /// Reconciles of all plugins at the same time
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) max_concurrent_reconciles: u16,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    /// How log lines look
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) log_format: LogFormat,
+    /// What is logged: a level, or a filter as in RUST_LOG
+    #[arg(long, value_name = "FILTER", env = "RUST_LOG", default_value = "info")]
+    pub(crate) log_level: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct InstallArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// Components
+    #[arg(required = true, value_name = "FILE.wasm")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Take over fields that others own otherwise
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Generate {
+    /// The Plugin document that grants a component all that it asks for, to read and cut
+    #[command(after_help = "Example:\n  operetta generate plugin petstore.wasm > petstore.yaml")]
+    Plugin(GenerateArgs),
+    /// The CRDs of a component, and of the Plugin kind without one
+    Crd(GenerateCrdArgs),
+    /// The service account and the RBAC of a component, and of the host itself without one
+    Rbac(GenerateCrdArgs),
+    /// The JSON schema of a component's manifest
+    ManifestSchema,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct GenerateArgs {
+    /// The component
+    #[arg(value_name = "FILE.wasm")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct GenerateCrdArgs {
+    /// The component
+    #[arg(value_name = "FILE.wasm")]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
+/// `$XDG_STATE_HOME/operetta`, or `~/.local/state/operetta`.
+fn default_state_dir() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let base = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+    base.map_or_else(|| PathBuf::from(".operetta"), |base| base.join("operetta"))
+}
+
+/// Parses the arguments and does what they say.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        // Without a runtime and its threads: the child lives under a limit of memory.
+        Command::CompileComponent => return operetta_sandbox::compile_main(),
+        Command::Run(args) => block_on(crate::run::run(args)),
+        Command::Install(args) => block_on(crate::install::install(args)),
+        Command::Generate(what) => block_on(crate::generate::generate(what)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("operetta: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("host").build()?;
+    let result = runtime.block_on(work);
+    // Whatever still runs is a watch or an idle connection.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_namespace_that_is_none_is_refused_with_the_rule() {
+        let error = Cli::try_parse_from(["operetta", "run", "--plugin-dir", ".", "--namespace", "a/b"])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("\"a/b\" is no namespace"), "{error}");
+    }
+}

@@ -1,0 +1,79 @@
+//! `operetta generate`: prints what would otherwise be written by hand, as YAML to pipe into a file or into kubectl.
+
+use std::path::Path;
+
+use kube::CustomResourceExt as _;
+use operetta_cluster::install::{host_rbac, render};
+use operetta_core::{
+    manifest::Manifest,
+    name::{AccountName, Namespace, ServiceAccount},
+};
+use serde_json::Value;
+
+use crate::{
+    cli::{Generate, GenerateCrdArgs},
+    install::installation,
+    loader::{load_file, sandbox},
+};
+
+/// Where the host itself lives when it runs in the cluster.
+const HOST_NAMESPACE: &str = "operetta-system";
+/// Commands run one component at a time.
+pub(crate) const COMMAND_CONCURRENCY: u16 = 2;
+
+pub(crate) async fn generate(what: Generate) -> anyhow::Result<()> {
+    match what {
+        Generate::Plugin(args) => {
+            let sandbox = sandbox(&args.state.state_dir, COMMAND_CONCURRENCY)?;
+            let (name, component) = load_file(&sandbox, &args.file).await?;
+            print!("{}", operetta_api::render(&name, component.manifest())?);
+        }
+        Generate::Crd(args) => print_all(&crds(args).await?)?,
+        Generate::Rbac(args) => print_all(&rbac(args).await?)?,
+        Generate::ManifestSchema => println!("{}", manifest_schema()?),
+    }
+    Ok(())
+}
+
+/// The JSON schema of manifests, `config/manifest.schema.json`.
+///
+/// # Errors
+/// Never in practice: a schema is JSON.
+pub fn manifest_schema() -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(&schemars::schema_for!(Manifest))?)
+}
+
+async fn crds(args: GenerateCrdArgs) -> anyhow::Result<Vec<Value>> {
+    match args.file {
+        None => Ok(vec![serde_json::to_value(operetta_api::Plugin::crd())?]),
+        Some(file) => Ok(manifest(&args.state.state_dir, &file).await?.crds),
+    }
+}
+
+async fn rbac(args: GenerateCrdArgs) -> anyhow::Result<Vec<Value>> {
+    let Some(file) = args.file else {
+        let account =
+            ServiceAccount { namespace: Namespace::parse(HOST_NAMESPACE)?, name: AccountName::parse("operetta")? };
+        return Ok(host_rbac(&account));
+    };
+    let sandbox = sandbox(&args.state.state_dir, COMMAND_CONCURRENCY)?;
+    let (name, component) = load_file(&sandbox, &file).await?;
+    let objects = render(&installation(name, component.manifest(), &file)?)?;
+    Ok(objects
+        .into_iter()
+        .filter(|object| object.get("kind").is_none_or(|k| k != "CustomResourceDefinition"))
+        .collect())
+}
+
+async fn manifest(state: &Path, file: &Path) -> anyhow::Result<Manifest> {
+    let sandbox = sandbox(state, COMMAND_CONCURRENCY)?;
+    let (_, component) = load_file(&sandbox, file).await?;
+    Ok(component.manifest().clone())
+}
+
+fn print_all(objects: &[Value]) -> anyhow::Result<()> {
+    for object in objects {
+        print!("---\n{}", serde_saphyr::to_string(object)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,13 @@
+//! The host: what `operetta` does, wired from the layers below.
+
+pub mod channels;
+pub mod cli;
+pub mod controller;
+pub mod directory;
+pub mod generate;
+mod install;
+pub mod loader;
+pub mod plugin;
+mod run;
+pub mod supervisor;
+pub mod telemetry;

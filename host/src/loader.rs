@@ -1,0 +1,146 @@
+//! From files to code: the sandbox as the plugins' [`Loader`], and the memory of what ran last.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use bytes::Bytes;
+use operetta_core::{
+    manifest::Manifest,
+    name::{Digest, PluginName},
+};
+use operetta_sandbox::{Component, LoadError, Observer, Sandbox, SandboxConfig};
+
+use crate::plugin::{Code, LastGood, Loader, Phase, Problem};
+
+/// The sandbox of this host, with everything it keeps below `state`.
+///
+/// # Errors
+/// The folder cannot be used, or the machine refuses the address space.
+pub fn sandbox(state: &Path, concurrency: u16) -> anyhow::Result<Sandbox> {
+    let own = std::env::current_exe().context("where this program lies")?;
+    // The program compiles in a copy of itself, even if its file was replaced meanwhile.
+    let own = if Path::new("/proc/self/exe").exists() { PathBuf::from("/proc/self/exe") } else { own };
+    let config = SandboxConfig {
+        concurrency,
+        ..SandboxConfig::new(
+            state.join("compiled"),
+            state.join("compiled.key"),
+            vec![own.into(), "compile-component".into()],
+        )
+    };
+    Ok(Sandbox::new(config)?)
+}
+
+/// Loads one component for a command, with the file's name in each error.
+///
+/// # Errors
+/// The file cannot be read, or it is no plugin.
+pub async fn load_file(sandbox: &Sandbox, file: &Path) -> anyhow::Result<(PluginName, Arc<Component>)> {
+    let shown = file.display();
+    let stem = file.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+    let name = PluginName::parse(stem).with_context(|| format!("{shown}: the file's name is the plugin's"))?;
+    let wasm = fs::read(file).with_context(|| format!("{shown}: cannot be read"))?;
+    let component = sandbox.load(wasm).await.with_context(|| shown.to_string())?;
+    Ok((name, component))
+}
+
+/// Loads plugins into a sandbox.
+pub struct SandboxLoader {
+    sandbox: Sandbox,
+    observer: Observer,
+}
+
+impl SandboxLoader {
+    /// `observer` is told what each reconcile used.
+    pub fn new(sandbox: Sandbox, observer: Observer) -> Self {
+        Self { sandbox, observer }
+    }
+}
+
+#[async_trait]
+impl Loader for SandboxLoader {
+    async fn load(&self, wasm: Bytes) -> Result<Code, Problem> {
+        let component = self.sandbox.load(wasm).await.map_err(|e| problem(&e))?;
+        let manifest: Arc<Manifest> = Arc::new(component.manifest().clone());
+        tracing::debug!(
+            digest = %component.digest(),
+            cached = component.cached(),
+            took = ?component.took(),
+            imports = component.imports().join(" "),
+            "component loaded"
+        );
+        Ok(Code {
+            digest: component.digest(),
+            manifest,
+            reconciler: Arc::new(component.operator(self.observer.clone())),
+        })
+    }
+}
+
+fn problem(error: &LoadError) -> Problem {
+    let phase = match error.phase() {
+        "verify" => Phase::Verify,
+        "compile" => Phase::Compile,
+        _ => Phase::Describe,
+    };
+    // The phase stands beside the message already.
+    let message = error.to_string();
+    let message = message.strip_prefix(&format!("{phase}: ")).unwrap_or(&message).to_owned();
+    Problem { phase, message, passing: matches!(error, LoadError::Host { .. }) }
+}
+
+/// Keeps the last component of each plugin that ran as `NAME.wasm` in a folder of its own.
+pub struct LastGoodFolder {
+    folder: PathBuf,
+}
+
+impl LastGoodFolder {
+    /// Makes the folder, for its owner only: what lies there is run.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn open(folder: PathBuf) -> anyhow::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)
+            .with_context(|| format!("--state-dir: {} cannot be made", folder.display()))?;
+        Ok(Self { folder })
+    }
+
+    fn path(&self, plugin: &PluginName) -> PathBuf {
+        self.folder.join(format!("{plugin}.wasm"))
+    }
+}
+
+impl LastGood for LastGoodFolder {
+    fn keep(&self, plugin: &PluginName, digest: &Digest, wasm: &[u8]) {
+        let path = self.path(plugin);
+        if fs::read(&path).is_ok_and(|kept| Digest::of(&kept) == *digest) {
+            return;
+        }
+        let written = tempfile::NamedTempFile::new_in(&self.folder).and_then(|mut file| {
+            std::io::Write::write_all(&mut file, wasm)?;
+            file.persist(&path)?;
+            Ok(())
+        });
+        if let Err(error) = written {
+            tracing::warn!(%plugin, %error, path = %path.display(), "the component cannot be kept for a restart");
+        }
+    }
+
+    fn recall(&self, plugin: &PluginName) -> Option<Bytes> {
+        fs::read(self.path(plugin)).ok().map(Bytes::from)
+    }
+
+    fn forget(&self, plugin: &PluginName) {
+        // It may never have run.
+        let _ = fs::remove_file(self.path(plugin));
+    }
+}

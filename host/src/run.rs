@@ -1,0 +1,133 @@
+//! `operetta run`: wires the layers together and waits for the end.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use operetta_cluster::{Cluster, client, identity::Impersonation};
+use operetta_core::{
+    cache::Scope,
+    name::{PluginName, ServiceAccount},
+    port::{ApiError, Caller, Kubernetes},
+};
+use operetta_sandbox::Usage;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::Semaphore,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    cli::RunArgs,
+    directory::Directory,
+    loader::{LastGoodFolder, SandboxLoader, sandbox},
+    plugin::{Claims, Host, Identities},
+    supervisor::supervise,
+    telemetry::{self, Health, Metrics},
+};
+
+/// Kubernetes kills a pod 30 seconds after it asked it to end; what has not ended a little before is cut off by us, with a word in the log.
+const PATIENCE: Duration = Duration::from_secs(28);
+
+/// Runs until SIGTERM or Ctrl-C.
+pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
+    telemetry::init_log(args.log_format, &args.log_level)?;
+    let stop = stop_on_signal()?;
+    let metrics = Arc::new(Metrics::default());
+    let health = Arc::new(Health::default());
+    let (metrics_at, probes_at) = telemetry::serve(
+        (&args.metrics_bind_address, metrics.clone()),
+        (&args.health_probe_bind_address, health.clone()),
+        &stop,
+    )
+    .await?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        metrics = metrics_at.map(tracing::field::display),
+        probes = probes_at.map(tracing::field::display),
+        plugin_dir = %args.plugin_dir.display(),
+        "serving"
+    );
+
+    let directory = Directory::watch(&args.plugin_dir)?;
+    let sandbox = sandbox(&args.state.state_dir, args.max_concurrent_reconciles)?;
+    let client = client::connect(&args.cluster.target()).await?;
+    let Some(()) = stop.run_until_cancelled(reached(&client)).await.transpose()? else { return Ok(()) };
+
+    let cluster = Arc::new(Cluster::new(client.clone(), Arc::new(Impersonation::new(client))));
+    let observer = {
+        let metrics = metrics.clone();
+        Arc::new(move |caller: &Caller, usage: &Usage| metrics.used(caller, usage.cpu, usage.memory))
+    };
+    let host = Arc::new(Host {
+        loader: Arc::new(SandboxLoader::new(sandbox, observer)),
+        informers: cluster.informers(),
+        identities: Arc::new(ClusterIdentities(cluster)),
+        claims: Claims::default(),
+        scope: match args.namespace.as_slice() {
+            [] => Scope::All,
+            some => Scope::Namespaces(some.iter().cloned().collect()),
+        },
+        all_shares: Arc::new(Semaphore::new(args.max_concurrent_reconciles.into())),
+        metrics,
+        leaving: TaskTracker::new(),
+        last_good: Box::new(LastGoodFolder::open(args.state.state_dir.join("last-good"))?),
+    });
+    let work = supervise(host, directory, health, stop.clone());
+    let patience = async {
+        stop.cancelled().await;
+        tracing::info!("stopping: reconciles in flight may end");
+        tokio::time::sleep(PATIENCE).await;
+    };
+    tokio::select! {
+        () = work => tracing::info!("stopped"),
+        () = patience => tracing::warn!("stopped before all reconciles had ended; they are safe to run again"),
+    }
+    Ok(())
+}
+
+/// Waits for the API server, with a word in the log about why.
+async fn reached(client: &kube::Client) -> anyhow::Result<()> {
+    let mut told = String::new();
+    let waiting = |why: &str| {
+        if told != why {
+            tracing::warn!(error = why, "waiting for the API server");
+            why.clone_into(&mut told);
+        }
+    };
+    client::wait_until_ready(client, waiting).await?;
+    Ok(())
+}
+
+/// Cancelled by the first SIGTERM or Ctrl-C; a second one ends the program at once.
+fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
+    let tell = stop.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if tell.is_cancelled() {
+                std::process::exit(130);
+            }
+            tell.cancel();
+        }
+    });
+    Ok(stop)
+}
+
+struct ClusterIdentities(Arc<Cluster>);
+
+#[async_trait]
+impl Identities for ClusterIdentities {
+    async fn port(
+        &self,
+        _: &PluginName,
+        account: &ServiceAccount,
+        scope: &Scope,
+    ) -> Result<Arc<dyn Kubernetes>, ApiError> {
+        Ok(self.0.kubernetes(account.clone(), scope.clone()))
+    }
+}

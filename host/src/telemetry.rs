@@ -1,0 +1,9 @@
+//! What the host tells of itself: logs, metrics, and whether it is healthy. Never an object's name in a label, never a secret anywhere.
+
+mod http;
+mod log;
+mod metrics;
+
+pub use http::{Health, serve};
+pub use log::{LogFormat, ReconcileLog, init as init_log};
+pub use metrics::{ControllerMetrics, Metrics, PluginMetrics};
