@@ -77,3 +77,25 @@ fn print_all(objects: &[Value]) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect_file;
+
+    use super::*;
+
+    /// `UPDATE_EXPECT=1 cargo test` rewrites the files.
+    #[test]
+    fn the_committed_files_are_what_the_code_says() {
+        let crd = serde_saphyr::to_string(&operetta_api::Plugin::crd()).unwrap();
+        expect_file!["../../config/crd/operetta.dev_plugins.yaml"].assert_eq(&crd);
+        expect_file!["../../config/manifest.schema.json"].assert_eq(&format!("{}\n", manifest_schema().unwrap()));
+    }
+
+    #[test]
+    fn the_schema_of_the_plugin_kind_is_one_that_an_api_server_takes() {
+        let crd = serde_json::to_string(&operetta_api::Plugin::crd()).unwrap();
+        // Beside `properties`, a structural schema may not close itself.
+        assert!(!crd.contains("\"additionalProperties\":false"), "{crd}");
+    }
+}

@@ -45,7 +45,8 @@ pub async fn load_file(sandbox: &Sandbox, file: &Path) -> anyhow::Result<(Plugin
     let stem = file.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
     let name = PluginName::parse(stem).with_context(|| format!("{shown}: the file's name is the plugin's"))?;
     let wasm = fs::read(file).with_context(|| format!("{shown}: cannot be read"))?;
-    let component = sandbox.load(wasm).await.with_context(|| shown.to_string())?;
+    // Its text says all that its sources say.
+    let component = sandbox.load(wasm).await.map_err(|error| anyhow::anyhow!("{shown}: {error}"))?;
     Ok((name, component))
 }
 
