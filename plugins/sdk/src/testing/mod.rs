@@ -164,6 +164,11 @@ impl FakeHost {
         self.state.borrow_mut().faults.cut = Some(cut);
     }
 
+    /// How many host calls were made so far.
+    pub fn calls(&self) -> usize {
+        self.state.borrow().faults.calls
+    }
+
     /// Whether the cut happened: false once its call lies beyond the end of the scenario.
     pub fn was_cut(&self) -> bool {
         self.state.borrow().faults.reached
