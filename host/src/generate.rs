@@ -1,6 +1,6 @@
 //! `operetta generate`: prints what would otherwise be written by hand, as YAML to pipe into a file or into kubectl.
 
-use std::path::Path;
+use std::{io::Write as _, path::Path};
 
 use kube::CustomResourceExt as _;
 use operetta_cluster::install::{host_rbac, render};
@@ -26,11 +26,11 @@ pub(crate) async fn generate(what: Generate) -> anyhow::Result<()> {
         Generate::Plugin(args) => {
             let sandbox = sandbox(&args.state.state_dir, COMMAND_CONCURRENCY)?;
             let (name, component) = load_file(&sandbox, &args.file).await?;
-            print!("{}", operetta_api::render(&name, component.manifest())?);
+            print(&operetta_api::render(&name, component.manifest())?)?;
         }
         Generate::Crd(args) => print_all(&crds(args).await?)?,
         Generate::Rbac(args) => print_all(&rbac(args).await?)?,
-        Generate::ManifestSchema => println!("{}", manifest_schema()?),
+        Generate::ManifestSchema => print(&format!("{}\n", manifest_schema()?))?,
     }
     Ok(())
 }
@@ -73,9 +73,17 @@ async fn manifest(state: &Path, file: &Path) -> anyhow::Result<Manifest> {
 
 fn print_all(objects: &[Value]) -> anyhow::Result<()> {
     for object in objects {
-        print!("---\n{}", serde_saphyr::to_string(object)?);
+        print(&format!("---\n{}", serde_saphyr::to_string(object)?))?;
     }
     Ok(())
+}
+
+/// To standard output; whoever reads may stop reading, as `head` does.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

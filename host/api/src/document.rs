@@ -18,7 +18,9 @@ pub enum DocumentError {
     #[error("not a Plugin document: {0}")]
     Yaml(String),
     /// Another kind or version.
-    #[error("the document is of apiVersion {0:?} and kind {1:?}; write apiVersion: operetta.dev/v1alpha1 and kind: Plugin")]
+    #[error(
+        "the document is of apiVersion {0:?} and kind {1:?}; write apiVersion: operetta.dev/v1alpha1 and kind: Plugin"
+    )]
     Kind(String, String),
     /// A name that differs from the file's.
     #[error("metadata.name is {0:?} and the file is called {1}; make them equal")]
@@ -112,11 +114,17 @@ mod tests {
             ("a: [", "not a Plugin document"),
             ("apiVersion: v1\nkind: Pod", "apiVersion \"v1\" and kind \"Pod\""),
             (&document("{limits: {memory: 5}}"), "unknown field `memory`"),
-            (&document("{grants: {rules: [{apiGroups: [\"\"], resources: [pods], verb: [get]}]}}"), "unknown field `verb`"),
+            (
+                &document("{grants: {rules: [{apiGroups: [\"\"], resources: [pods], verb: [get]}]}}"),
+                "unknown field `verb`",
+            ),
             (&document("{colour: red}"), "unknown field `colour`"),
             (&format!("{}extra: 1\n", document("{}")), "unknown field `extra`"),
             (&document("{}").replace("demo", "other"), "metadata.name is \"other\" and the file is called demo"),
-            (&document("{grants: {channels: [{name: x, endpoint: \"unix:/tmp/x\"}]}}"), "endpoint \"unix:/tmp/x\" of channel x"),
+            (
+                &document("{grants: {channels: [{name: x, endpoint: \"unix:/tmp/x\"}]}}"),
+                "endpoint \"unix:/tmp/x\" of channel x",
+            ),
             (&document("{source: {file: ../x.wasm}}"), "without a path"),
             (&document("{namespaces: [\"a/b\"]}"), "\"a/b\" is no namespace"),
             (&document("{digest: \"sha256:zz\"}"), "is no digest"),

@@ -6,6 +6,4 @@ mod document;
 mod plugin;
 
 pub use document::{DocumentError, parse, render};
-pub use plugin::{
-    Channel, DEFAULT_ACCOUNT_NAMESPACE, GrantSpec, LimitSpec, Plugin, PluginSpec, PluginStatus, Source,
-};
+pub use plugin::{Channel, DEFAULT_ACCOUNT_NAMESPACE, GrantSpec, LimitSpec, Plugin, PluginSpec, PluginStatus, Source};

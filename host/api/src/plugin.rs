@@ -29,6 +29,7 @@ pub const DEFAULT_ACCOUNT_NAMESPACE: &str = "operetta-plugins";
     plural = "plugins",
     status = "PluginStatus",
     derive = "PartialEq",
+    doc = "What an administrator writes to run a plugin: where its component comes from, what it may do, and with how much.",
     printcolumn = r#"{"name":"Version","type":"string","jsonPath":".status.version"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
@@ -112,7 +113,7 @@ pub struct Channel {
 /// How much a plugin may use; what is absent has the host's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-#[schemars(transform = admit_unknown_fields)]
+#[schemars(transform = admit_unknown_fields, transform = plain_numbers)]
 pub struct LimitSpec {
     /// Memory of one reconcile, in MiB (64).
     #[serde(rename = "memoryMiB", skip_serializing_if = "Option::is_none")]
@@ -164,6 +165,14 @@ pub struct PluginStatus {
 /// The API server takes `additionalProperties: false` in no schema that names properties; it drops unknown fields, and says so to strict clients, by itself.
 fn admit_unknown_fields(schema: &mut Schema) {
     schema.remove("additionalProperties");
+}
+
+/// Kubernetes knows no format of unsigned numbers; the ranges say as much.
+fn plain_numbers(schema: &mut Schema) {
+    let properties = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut);
+    for property in properties.into_iter().flat_map(serde_json::Map::values_mut).filter_map(serde_json::Value::as_object_mut) {
+        property.remove("format");
+    }
 }
 
 impl LimitSpec {
