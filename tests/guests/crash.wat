@@ -5,13 +5,13 @@
 (component
   (type $types (instance
     (type $key' (record (field "namespace" (option string)) (field "name" string)))
-    (export $key "object-key" (type (eq $key')))
+    (export "object-key" (type $key (eq $key')))
     (type $cause' (variant (case "changed") (case "resync") (case "requeued") (case "retried") (case "other" string)))
-    (export $cause "cause" (type (eq $cause')))
+    (export "cause" (type $cause (eq $cause')))
     (type $request' (record (field "controller" string) (field "key" $key) (field "object" (option string)) (field "attempt" u32) (field "cause" $cause)))
     (export "request" (type (eq $request')))
     (type $detail' (record (field "code" string) (field "message" string)))
-    (export $detail "detail" (type (eq $detail')))
+    (export "detail" (type $detail (eq $detail')))
     (type $outcome' (variant (case "await-change") (case "requeue-after" u64) (case "other" $detail)))
     (export "outcome" (type (eq $outcome')))
     (type $failure' (variant (case "retryable" string) (case "terminal" string) (case "other" $detail)))

@@ -17,8 +17,29 @@ use crate::progress::{Progress, Step};
 /// The packages under `plugins/` that are operators: the one list of them.
 pub const PLUGINS: [&str; 3] = ["petstore", "immortal-container", "memcached"];
 
-/// The packages under `tests/guests/` that tests and demo run in a whole host. Nobody publishes them.
-pub const FIXTURES: [&str; 1] = ["hostile"];
+/// What tests and demo run in a whole host besides them: a stranger, and another version of a plugin. Nobody publishes them.
+pub const FIXTURES: [Recipe; 2] = [
+    Recipe { name: "hostile", package: "hostile", features: None },
+    Recipe { name: "memcached-next", package: "memcached", features: Some("next") },
+];
+
+/// A component and how it is built.
+#[derive(Debug, Clone, Copy)]
+pub struct Recipe {
+    /// The component's name, and that of its file.
+    pub name: &'static str,
+    /// The package that it is built from.
+    pub package: &'static str,
+    /// The package's features, other than its default ones.
+    pub features: Option<&'static str>,
+}
+
+impl Recipe {
+    /// A package as it is.
+    const fn of(package: &'static str) -> Self {
+        Self { name: package, package, features: None }
+    }
+}
 
 /// What plugins are compiled for; the linker that `.cargo/config.toml` names makes components of them.
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -51,7 +72,7 @@ pub struct Workspace {
 /// A built plugin: the component and, beside it, its Plugin document.
 #[derive(Debug, Clone)]
 pub struct Component {
-    /// The package's name.
+    /// Its name, and that of its plugin.
     pub name: &'static str,
     /// `NAME.wasm`.
     pub wasm: PathBuf,
@@ -98,7 +119,7 @@ impl Workspace {
 
     /// Builds every plugin into [`Workspace::plugin_dir`], with the Plugin document that `host` writes for it.
     pub fn plugins(&self, host: &Path, progress: &Progress) -> Result<Vec<Component>> {
-        self.components("plugins", &PLUGINS, host, progress)
+        self.components("plugins", &PLUGINS.map(Recipe::of), host, progress)
     }
 
     /// Builds everything: programs, plugins and fixtures.
@@ -115,37 +136,63 @@ impl Workspace {
         self.target.join("state")
     }
 
-    /// Builds packages into the directory `what` of the target directory.
+    /// Builds one package to a component and returns its bytes, without a Plugin document.
+    pub fn guest(&self, package: &str, progress: &Progress) -> Result<Vec<u8>> {
+        let mut step = progress.step(package);
+        let wasm = self.compile(&[package], None, progress, &mut step)?.join(format!("{package}.wasm"));
+        step.done("built");
+        fs::read(&wasm).with_context(|| format!("read the component {}", wasm.display()))
+    }
+
+    /// Compiles packages to components and returns the directory that holds them.
+    fn compile(
+        &self,
+        packages: &[&str],
+        features: Option<&str>,
+        progress: &Progress,
+        step: &mut Step,
+    ) -> Result<PathBuf> {
+        ensure_target(&self.root, progress)?;
+        let mut command = cargo(&self.root, ["build", "--profile=plugin", "--target", TARGET]);
+        command.args(packages.iter().flat_map(|package| ["--package", package]));
+        command.args(features.into_iter().flat_map(|features| ["--features", features]));
+        // Flags that somebody set for this machine's programs (a CPU, another linker) mean nothing to a component.
+        command.env_remove("RUSTFLAGS");
+        watch(&mut command, step)?;
+        Ok(self.target.join(TARGET).join("plugin"))
+    }
+
+    /// Builds components into the directory `what` of the target directory.
     fn components(
         &self,
         what: &str,
-        packages: &[&'static str],
+        recipes: &[Recipe],
         host: &Path,
         progress: &Progress,
     ) -> Result<Vec<Component>> {
-        ensure_target(&self.root, progress)?;
         let mut step = progress.step(what);
-        let mut command = cargo(&self.root, ["build", "--profile=plugin", "--target", TARGET]);
-        command.args(packages.iter().flat_map(|package| ["--package", package]));
-        // Flags that somebody set for this machine's programs (a CPU, another linker) mean nothing to a component.
-        command.env_remove("RUSTFLAGS");
-        watch(&mut command, &mut step)?;
-        let built = self.target.join(TARGET).join("plugin");
         let directory = self.target.join(what);
         fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
         let mut components = Vec::new();
-        for name in packages {
-            step.say(name);
-            let from = built.join(format!("{}.wasm", name.replace('-', "_")));
-            let code = fs::read(&from).with_context(|| format!("read the component {}", from.display()))?;
-            let wasm = directory.join(format!("{name}.wasm"));
-            let document = directory.join(format!("{name}.yaml"));
-            if replace(&wasm, &code)? || !document.is_file() || newer(host, &document) {
-                replace(&document, &generate(host, &wasm, &self.state_dir())?)?;
+        // Those that are built alike in one go. What cargo leaves is named after the package, so each go's results are taken before the next begins.
+        for alike in recipes.chunk_by(|one, other| one.features == other.features) {
+            let packages: Vec<_> = alike.iter().map(|recipe| recipe.package).collect();
+            let features = alike.first().and_then(|recipe| recipe.features);
+            let built = self.compile(&packages, features, progress, &mut step)?;
+            for Recipe { name, package, .. } in alike {
+                step.say(name);
+                let from = built.join(format!("{}.wasm", package.replace('-', "_")));
+                let code = fs::read(&from).with_context(|| format!("read the component {}", from.display()))?;
+                let wasm = directory.join(format!("{name}.wasm"));
+                let document = directory.join(format!("{name}.yaml"));
+                if replace(&wasm, &code)? || !document.is_file() || newer(host, &document) {
+                    replace(&document, &generate(host, &wasm, &self.state_dir())?)?;
+                }
+                components.push(Component { name, wasm, document });
             }
-            components.push(Component { name, wasm, document });
         }
-        step.done(&format!("{} in {}", packages.join(", "), directory.display()));
+        let names = recipes.iter().map(|recipe| recipe.name).collect::<Vec<_>>().join(", ");
+        step.done(&format!("{names} in {}", directory.display()));
         Ok(components)
     }
 }

@@ -89,21 +89,54 @@ impl Fault {
 
 /// The innermost functions in one line, without the machinery of panics.
 fn backtrace(trace: &WasmBacktrace) -> String {
-    const MACHINERY: [&str; 8] =
-        ["core::panicking", "std::panicking", "std::sys", "rust_begin_unwind", "__rust", "__cxa", "abort", "std::rt"];
+    const MACHINERY: [&str; 6] =
+        ["core::panicking", "std::panicking", "std::sys", "std::process", "rust_begin_unwind", "__rust"];
     let text = trace.to_string();
-    let names = text.lines().filter_map(|line| line.split_once('!')).map(|(_, name)| name.trim());
-    let named: Vec<_> = names
-        .filter(|name| !MACHINERY.iter().any(|m| name.trim_start_matches('_').starts_with(m.trim_start_matches('_'))))
-        .collect();
-    let mut place = named
-        .iter()
-        .take(FRAMES)
-        .map(|name| name.chars().take(NAME).collect::<String>())
-        .collect::<Vec<_>>()
-        .join(" < ");
+    let names = text.lines().filter_map(|line| line.split_once('!')).map(|(_, name)| tidy(name.trim()));
+    let named: Vec<_> = names.filter(|name| !MACHINERY.iter().any(|machinery| name.starts_with(machinery))).collect();
+    let mut place = named.iter().take(FRAMES).map(String::as_str).collect::<Vec<_>>().join(" < ");
     if named.len() > FRAMES {
         place.push_str(" < …");
     }
     place
+}
+
+/// A demangled name without the hashes that tell compilations apart: `std[a543996e6e7dbf1e]::rt`, `imports::run::h3d5e7299e04bc7c9`.
+fn tidy(name: &str) -> String {
+    let name = match name.rsplit_once("::h") {
+        Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => name,
+        _ => name,
+    };
+    let mut tidy = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((before, after)) = rest.split_once('[') {
+        tidy.push_str(before);
+        rest = match after.split_once(']') {
+            Some((hash, after)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => after,
+            _ => {
+                tidy.push('[');
+                after
+            }
+        };
+    }
+    tidy.push_str(rest);
+    tidy.chars().take(NAME).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tidy;
+
+    #[test]
+    fn a_name_loses_its_hashes_and_nothing_else() {
+        for (name, expected) in [
+            ("std[a543996e6e7dbf1e]::panicking::panic", "std::panicking::panic"),
+            ("imports::run::{{closure}}::h3d5e7299e04bc7c9", "imports::run::{{closure}}"),
+            ("core::slice::<impl [T]>::len", "core::slice::<impl [T]>::len"),
+            ("a[", "a["),
+            ("main", "main"),
+        ] {
+            assert_eq!(tidy(name), expected);
+        }
+    }
 }

@@ -31,5 +31,5 @@ mod state;
 
 pub use compile::{CompileLimits, compile_main};
 pub use component::{Component, LoadError};
-pub use operator::{Observer, Operator, Usage};
+pub use operator::{Observer, Operator, Usage, Warm};
 pub use sandbox::{Occupancy, Sandbox, SandboxConfig, SandboxError};

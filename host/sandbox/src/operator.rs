@@ -14,10 +14,12 @@ use operetta_core::{
 };
 use tokio::{runtime::Handle, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
+use wasmtime::{Store, component::Accessor};
 
 use crate::{
     bindings::{self, operetta::operator::types},
     component::Component,
+    engine::Ticking,
     fault::Fault,
     meter::{Memory, Meter, metered},
     state::{State, store},
@@ -130,6 +132,37 @@ impl Operator {
                 wasmtime::error::Ok(())
             })
             .await?
+    }
+}
+
+/// One instance that is called again and again, to measure what a fresh one costs. **No host may do this**: what one object leaves in it, the next one finds.
+pub struct Warm {
+    store: Store<State>,
+    operator: bindings::Operator,
+    _ticking: Ticking,
+}
+
+impl Warm {
+    /// Makes the instance.
+    pub async fn new(component: &Arc<Component>, effects: Arc<Effects>) -> Result<Self, Failure> {
+        let limits = effects.limits().clone();
+        let meter = Meter::new(Duration::MAX);
+        let memory = Memory::new(Arc::clone(&meter), limits.memory);
+        let state = State::reconcile(effects, Handle::current(), memory, component.wasi_p2);
+        let mut store = store(&component.inner.engine, state, &meter, limits.message);
+        let instance = component.pre.instantiate_async(&mut store).await;
+        let operator = instance.map_err(|e| Fault::from(e).of_reconcile(limits.deadline, limits.cpu))?;
+        Ok(Self { store, operator, _ticking: component.inner.ticker.run() })
+    }
+
+    /// Calls it.
+    pub async fn reconcile(&mut self, request: Request) -> Result<Outcome, Failure> {
+        let (operator, request) = (&self.operator, convert_request(request));
+        let call = async |accessor: &Accessor<State>| operator.call_reconcile(accessor, request).await;
+        match self.store.run_concurrent(call).await.and_then(|answer| answer) {
+            Ok(answer) => convert_answer(answer),
+            Err(error) => Err(Fault::from(error).of_reconcile(Duration::MAX, Duration::MAX)),
+        }
     }
 }
 

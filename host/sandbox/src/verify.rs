@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use wasmparser::{Encoding, Parser, Payload};
+use wasmparser::{ComponentTypeRef, Encoding, Parser, Payload};
 
 /// The version of `operetta:operator` that this host speaks.
 pub const CONTRACT: &str = "0.1.0";
@@ -119,7 +119,8 @@ pub(crate) fn outline(wasm: &[u8], cap: usize) -> Result<Outline, VerifyError> {
 /// Goes over all sections, counts, and returns the names of the outermost imports and exports.
 fn scan(wasm: &[u8]) -> Result<(Vec<String>, Vec<String>), VerifyError> {
     let broken = |error: wasmparser::BinaryReaderError| {
-        if error.message().contains("unexpected end") {
+        // Whatever is missing, it is missing where the file ends.
+        if error.message().contains("unexpected end") || error.offset() >= wasm.len() {
             return VerifyError::Truncated(wasm.len());
         }
         let mut text = String::new();
@@ -151,7 +152,11 @@ fn scan(wasm: &[u8]) -> Result<(Vec<String>, Vec<String>), VerifyError> {
             Payload::ComponentImportSection(section) => {
                 if depth == 0 {
                     for import in section.clone() {
-                        imports.push(import.map_err(broken)?.name.name.to_owned());
+                        let import = import.map_err(broken)?;
+                        // A type is the name of a shape, and brings nothing.
+                        if !matches!(import.ty, ComponentTypeRef::Type(_)) {
+                            imports.push(import.name.name.to_owned());
+                        }
                     }
                 }
                 section.count()

@@ -2,6 +2,8 @@
 //! returns as the message of a terminal failure.
 //!
 //! It uses the contract alone, so that it shows what the host does, not what an SDK makes of it.
+#![cfg(target_arch = "wasm32")]
+#![allow(clippy::panic)]
 
 #[allow(unsafe_code, missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
 mod bindings {
@@ -25,7 +27,12 @@ use serde_json::Value;
 
 struct Imports;
 
-export!(Imports with_types_in bindings);
+#[allow(unsafe_code, clippy::pedantic, reason = "generated code")]
+mod exported {
+    use super::{Imports, bindings, export};
+
+    export!(Imports with_types_in bindings);
+}
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -37,7 +44,8 @@ impl Guest for Imports {
     }
 
     async fn reconcile(request: Request) -> Result<Outcome, Failure> {
-        let argument = request.object.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
+        let argument =
+            request.object.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
         match request.controller.as_str() {
             "nothing" => return Ok(Outcome::AwaitChange),
             "tick" => {
@@ -59,7 +67,9 @@ async fn run(request: &Request, argument: &Value) -> String {
         "request" => format!("{request:?}"),
         "get" => show(reader::get(resource(argument), key(argument), options(argument)).await),
         "list" => show(reader::list(resource(argument), options(argument)).await),
-        "create" => show(writer::create(resource(argument), text(argument, "namespace"), body(argument), options(argument)).await),
+        "create" => show(
+            writer::create(resource(argument), text(argument, "namespace"), body(argument), options(argument)).await,
+        ),
         "patch" => {
             let body = body(argument);
             let change = match text(argument, "change").as_deref() {
@@ -68,16 +78,39 @@ async fn run(request: &Request, argument: &Value) -> String {
                 Some("later") => writer::Change::Other(detail()),
                 _ => writer::Change::Apply(body),
             };
-            show(writer::patch(resource(argument), key(argument), text(argument, "subresource"), change, options(argument)).await)
+            show(
+                writer::patch(
+                    resource(argument),
+                    key(argument),
+                    text(argument, "subresource"),
+                    change,
+                    options(argument),
+                )
+                .await,
+            )
         }
         "replace" => {
             let subresource = text(argument, "subresource");
-            show(writer::replace(resource(argument), key(argument), subresource, body(argument), options(argument)).await)
+            show(
+                writer::replace(resource(argument), key(argument), subresource, body(argument), options(argument))
+                    .await,
+            )
         }
         "delete" => show(writer::delete(resource(argument), key(argument), options(argument)).await),
         "publish" => {
-            let (reason, message) = (text(argument, "reason").unwrap_or_default(), text(argument, "message").unwrap_or_default());
-            show(events::publish(resource(argument), key(argument), events::Severity::Warning, reason, message, options(argument)).await)
+            let (reason, message) =
+                (text(argument, "reason").unwrap_or_default(), text(argument, "message").unwrap_or_default());
+            show(
+                events::publish(
+                    resource(argument),
+                    key(argument),
+                    events::Severity::Warning,
+                    reason,
+                    message,
+                    options(argument),
+                )
+                .await,
+            )
         }
         "log" => {
             let fields = [("colour".to_owned(), "red\nand blue".to_owned())];
@@ -113,7 +146,7 @@ async fn run(request: &Request, argument: &Value) -> String {
         "left-over-panic" => {
             wit_bindgen::spawn_local(async {
                 monotonic_clock::wait_for(10 * MILLISECOND).await;
-                std::process::abort();
+                panic!("on purpose");
             });
             "returned".to_owned()
         }
@@ -129,7 +162,7 @@ async fn run(request: &Request, argument: &Value) -> String {
             "waited".to_owned()
         }
         "many-writes" => {
-            let mut writes = FuturesUnordered::new();
+            let writes = FuturesUnordered::new();
             for _ in 0..100 {
                 let object = "x".repeat(100_000);
                 let mut write = Box::pin(writer::create(resource(argument), None, object, Vec::new()));
@@ -150,7 +183,11 @@ async fn run(request: &Request, argument: &Value) -> String {
             }
         }
         "large" => {
-            let size = argument.get("size").and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
+            let size = argument
+                .get("size")
+                .and_then(Value::as_u64)
+                .and_then(|size| usize::try_from(size).ok())
+                .unwrap_or_default();
             show(writer::create(resource(argument), None, "x".repeat(size), Vec::new()).await)
         }
         "panic" => innermost_function_of_the_panic(&request.controller),
@@ -167,9 +204,7 @@ async fn run(request: &Request, argument: &Value) -> String {
 
 #[inline(never)]
 fn innermost_function_of_the_panic(text: &str) -> String {
-    if std::hint::black_box(text) == "panic" {
-        std::process::abort();
-    }
+    assert!(std::hint::black_box(text) != "panic", "on purpose");
     text.to_owned()
 }
 
@@ -243,7 +278,10 @@ fn resource(argument: &Value) -> Resource {
 }
 
 fn key(argument: &Value) -> ObjectKey {
-    ObjectKey { namespace: text(argument, "namespace"), name: text(argument, "name").unwrap_or_else(|| "thing".to_owned()) }
+    ObjectKey {
+        namespace: text(argument, "namespace"),
+        name: text(argument, "name").unwrap_or_else(|| "thing".to_owned()),
+    }
 }
 
 fn body(argument: &Value) -> String {

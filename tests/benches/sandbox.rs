@@ -1,0 +1,199 @@
+//! What the sandbox costs: a fresh instance against a warm one, loading with and without the cache. `cargo bench --bench sandbox` prints a table and fails
+//! where a target is missed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use operetta_core::{
+    effect::{Effects, Policy, Ports},
+    name::{ChannelName, ControllerName, Namespace, PluginName, Subresource},
+    port::{
+        ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
+        ListOptions, Log, Page, Patch,
+    },
+    reconcile::{Cause, Reconciler, Request},
+    resource::{ObjectKey, Resource},
+};
+use operetta_sandbox::{Component, Sandbox, SandboxConfig, Warm};
+use operetta_tests::{components::Workspace, progress::Progress};
+use rustix::time::{ClockId, clock_gettime};
+
+const CALLS: u32 = 20_000;
+const ROUNDS: usize = 3;
+/// What a fresh instance may cost over a warm one.
+const FRESH: Duration = Duration::from_micros(25);
+/// What loading a cached component may take.
+const CACHED: Duration = Duration::from_millis(5);
+
+/// Ports that answer at once.
+struct Nothing;
+
+#[async_trait]
+impl Kubernetes for Nothing {
+    async fn get(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
+        Ok("{}".into())
+    }
+    async fn list(&self, _: &Caller, _: &Resource, _: &ListOptions) -> Result<Page, ApiError> {
+        Ok(Page::default())
+    }
+    async fn create(
+        &self,
+        _: &Caller,
+        _: &Resource,
+        _: Option<&Namespace>,
+        object: String,
+    ) -> Result<Arc<str>, ApiError> {
+        Ok(object.into())
+    }
+    async fn patch(
+        &self,
+        _: &Caller,
+        _: &Resource,
+        _: &ObjectKey,
+        _: Option<&Subresource>,
+        _: Patch,
+    ) -> Result<Arc<str>, ApiError> {
+        Ok("{}".into())
+    }
+    async fn replace(
+        &self,
+        _: &Caller,
+        _: &Resource,
+        _: &ObjectKey,
+        _: Option<&Subresource>,
+        object: String,
+    ) -> Result<Arc<str>, ApiError> {
+        Ok(object.into())
+    }
+    async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<(), ApiError> {
+        Ok(())
+    }
+    async fn publish(&self, _: &Caller, _: Event) -> Result<(), ApiError> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Channels for Nothing {
+    async fn unary(&self, _: &ChannelName, _: GrpcCall, _: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
+        Err(GrpcStatus::of(12, "unimplemented"))
+    }
+    async fn open(&self, _: &ChannelName, _: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
+        Err(GrpcStatus::of(12, "unimplemented"))
+    }
+}
+
+impl Log for Nothing {
+    fn enabled(&self, _: Level) -> bool {
+        false
+    }
+    fn write(&self, _: Level, _: &str, _: &str, _: &[(String, String)]) {}
+}
+
+fn effects(policy: &Arc<ArcSwap<Policy>>) -> Arc<Effects> {
+    let caller =
+        Caller { plugin: PluginName::parse("bench").unwrap(), controller: ControllerName::parse("tick").unwrap() };
+    let ports = Ports {
+        kubernetes: Arc::new(Nothing),
+        channels: Arc::new(Nothing),
+        log: Arc::new(Nothing),
+        denials: Arc::new(|_| {}),
+    };
+    Arc::new(Effects::new(caller, Arc::clone(policy), ports))
+}
+
+/// A reconcile of an object of 2 kB, which the guest parses before it reads another one.
+fn request() -> Request {
+    let items: Vec<_> = (0..24)
+        .map(|i| serde_json::json!({"name": format!("item-{i}"), "value": i, "labels": {"app": "thing", "tier": i}}))
+        .collect();
+    let object = serde_json::json!({"apiVersion": "x.example.com/v1", "kind": "Thing", "metadata": {"name": "thing", "namespace": "default"}, "spec": {"items": items}});
+    Request {
+        controller: ControllerName::parse("tick").unwrap(),
+        key: ObjectKey::parse(Some("default"), "thing").unwrap(),
+        object: Some(object.to_string().into()),
+        attempt: 0,
+        cause: Cause::Changed,
+    }
+}
+
+/// CPU time of the whole process.
+fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap(), u32::try_from(time.tv_nsec).unwrap())
+}
+
+/// CPU and wall-clock time of one call, the best of some rounds.
+async fn each(mut call: impl AsyncFnMut()) -> (Duration, Duration) {
+    let mut best = (Duration::MAX, Duration::MAX);
+    for _ in 0..ROUNDS {
+        let (began, before) = (Instant::now(), cpu());
+        for _ in 0..CALLS {
+            call().await;
+        }
+        best = (best.0.min((cpu() - before) / CALLS), best.1.min(began.elapsed() / CALLS));
+    }
+    best
+}
+
+fn sandbox(directory: &Path) -> Result<Sandbox> {
+    let compiler = vec![env!("CARGO_BIN_EXE_compile-component").into()];
+    Ok(Sandbox::new(SandboxConfig::new(directory.join("cache"), directory.join("key"), compiler))?)
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    // `cargo test` runs benches too, to see that they still run; that is what their building shows.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return Ok(());
+    }
+    let (workspace, progress) = (Workspace::locate()?, Progress::stderr());
+    let (small, large) = (workspace.guest("imports", &progress)?, workspace.guest("petstore", &progress)?);
+    let directory = tempfile::tempdir()?;
+    let sandbox = sandbox(directory.path())?;
+
+    let cold = sandbox.load(large.clone()).await?;
+    let mut cached = Vec::new();
+    for _ in 0..20 {
+        let component = sandbox.load(large.clone()).await?;
+        ensure!(component.cached(), "the cache did not help");
+        cached.push(component.took());
+    }
+    cached.sort();
+    let cached = *cached.get(cached.len() / 2).context("there are figures")?;
+
+    let component: Arc<Component> = sandbox.load(small).await?;
+    let policy = Arc::<ArcSwap<Policy>>::default();
+    policy.rcu(|policy| {
+        let mut policy = Policy::clone(policy);
+        policy.grants = serde_json::from_value(
+            serde_json::json!({"rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}),
+        )
+        .unwrap();
+        policy.limits.host_calls = u64::MAX;
+        policy
+    });
+    let mut warm = Warm::new(&component, effects(&policy)).await?;
+    let warm = each(async || assert!(warm.reconcile(request()).await.is_ok())).await;
+    let operator = component.operator(Arc::new(|_, _| {}));
+    let fresh = each(async || assert!(operator.reconcile(request(), effects(&policy)).await.is_ok())).await;
+    let more = fresh.0.saturating_sub(warm.0);
+
+    println!("{:<58} {:>12} {:>12}", "a reconcile of an object of 2 kB with one read", "CPU", "wall");
+    println!("{:<58} {:>12.1?} {:>12.1?}", "  in a warm instance", warm.0, warm.1);
+    println!("{:<58} {:>12.1?} {:>12.1?}", "  in a fresh instance, on the guests' runtime", fresh.0, fresh.1);
+    println!("{:<58} {:>12.1?}   at most {FRESH:?}", "  more for being fresh", more);
+    println!("loading a component of {} kB", large.len() / 1_000);
+    println!("{:<58} {:>25.1?}", "  compiled in a child", cold.took());
+    println!("{:<58} {:>25.1?}   at most {CACHED:?}", "  from the cache, median of 20", cached);
+    ensure!(more <= FRESH, "a fresh instance costs {more:?} more than a warm one");
+    ensure!(cached <= CACHED, "loading from the cache takes {cached:?}");
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Guests that end badly: each way is told from the others, ends in time, leaves nothing behind and harms no neighbour.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use operetta_core::reconcile::{Failure, Outcome};
+use operetta_sandbox::{Occupancy, Sandbox};
+use operetta_tests::eventually;
+use serde_json::json;
+
+use crate::setup::{Crash, Plugin, imports, sandbox};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const EMPTY: Occupancy = Occupancy { instances: 0, stacks: 0, reconciles: 0, tasks: 0 };
+
+async fn crash() -> (Sandbox, Plugin) {
+    let sandbox = sandbox();
+    let plugin = Plugin::load(&sandbox, Crash::default().wasm()).await.unwrap();
+    (sandbox, plugin)
+}
+
+async fn rust() -> (Sandbox, Plugin) {
+    let sandbox = sandbox();
+    let plugin = Plugin::load(&sandbox, imports()).await.unwrap();
+    (sandbox, plugin)
+}
+
+/// That nothing is left of what ran.
+async fn empty(sandbox: &Sandbox, plugin: &Plugin) {
+    eventually("the sandbox is empty", PATIENCE, async || {
+        let live = plugin.world.live.load(Ordering::SeqCst);
+        ensure!(sandbox.occupancy() == EMPTY && live == 0, "{:?}, {live} alive", sandbox.occupancy());
+        Ok(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn each_way_to_crash_is_told_apart() {
+    let (sandbox, plugin) = crash().await;
+    assert_eq!(plugin.call("any", None, 0).await, Ok(Outcome::AwaitChange));
+    for (attempt, words) in [
+        (1, "panicked or aborted"),
+        (4, "call stack is exhausted"),
+        (5, "left its memory"),
+        (6, "divide by zero"),
+        (8, ""),
+        (9, ""),
+        (10, ""),
+    ] {
+        match plugin.call("any", None, attempt).await {
+            Err(Failure::Trap(text)) => assert!(text.contains(words) && !text.contains('\n'), "{attempt}: {text}"),
+            other => panic!("{attempt}: {other:?}"),
+        }
+    }
+    let text = plugin.call("any", None, 4).await.unwrap_err().to_string();
+    assert!(text.contains("recurse < recurse"), "{text}");
+    assert_eq!(plugin.call("any", None, 0).await, Ok(Outcome::AwaitChange));
+    empty(&sandbox, &plugin).await;
+}
+
+#[tokio::test]
+async fn memory_and_tables_end_at_their_limits() {
+    let (sandbox, plugin) = crash().await;
+    let cap = 32 << 20;
+    assert_eq!(plugin.call("any", None, 3).await, Err(Failure::Memory { wanted: cap + (1 << 20) - (15 << 16), cap }));
+    assert_eq!(plugin.usage.lock().unwrap()[0].memory, cap - (15 << 16));
+    // A table that cannot grow is the guest's affair.
+    assert_eq!(plugin.call("any", None, 7).await, Ok(Outcome::AwaitChange));
+    plugin.limit(|policy| policy.limits.memory = 60_000);
+    assert_eq!(plugin.call("any", None, 0).await, Err(Failure::Memory { wanted: 65_536, cap: 60_000 }));
+    let (_, rust) = rust().await;
+    assert!(matches!(rust.call("eat", None, 0).await, Err(Failure::Memory { .. })));
+    empty(&sandbox, &plugin).await;
+}
+
+#[tokio::test]
+async fn a_loop_ends_with_its_cpu_budget_and_one_that_waits_with_its_deadline() {
+    let (sandbox, plugin) = crash().await;
+    let budget = Duration::from_millis(100);
+    plugin.limit(|policy| policy.limits.cpu = budget);
+    assert_eq!(plugin.call("any", None, 2).await, Err(Failure::Cpu(budget)));
+    let used = plugin.usage.lock().unwrap()[0];
+    assert!(used.cpu >= budget && used.cpu < budget * 2, "{used:?}");
+
+    let deadline = Duration::from_millis(100);
+    plugin.limit(|policy| (policy.limits.deadline, policy.limits.cpu) = (deadline, PATIENCE));
+    assert_eq!(plugin.call("any", None, 2).await, Err(Failure::Deadline(deadline)));
+    let (rust_sandbox, rust) = rust().await;
+    rust.limit(|policy| policy.limits.deadline = deadline);
+    assert_eq!(rust.call("wait", None, 0).await, Err(Failure::Deadline(deadline)));
+    let used = rust.usage.lock().unwrap()[0];
+    assert!(used.wall >= deadline && used.wall < deadline * 10 && used.cpu < deadline, "{used:?}");
+    let never = json!({"name": "never"}).to_string();
+    assert_eq!(rust.call("get", Some(&never), 0).await, Err(Failure::Deadline(deadline)));
+    empty(&sandbox, &plugin).await;
+    empty(&rust_sandbox, &rust).await;
+}
+
+#[tokio::test]
+async fn dropping_the_future_leaves_nothing_behind() {
+    let (sandbox, plugin) = rust().await;
+    let plugin = std::sync::Arc::new(plugin);
+    for (command, argument) in
+        [("wait", json!({})), ("get", json!({"name": "never"})), ("exchange", json!({"channel": "demo"}))]
+    {
+        let (called, argument) = (plugin.clone(), argument.to_string());
+        let call = tokio::spawn(async move { called.call(command, Some(&argument), 0).await });
+        eventually("it runs", PATIENCE, async || {
+            ensure!(command == "exchange" || sandbox.occupancy().instances == 1, "not yet");
+            Ok(())
+        })
+        .await
+        .unwrap();
+        call.abort();
+        let _ = call.await;
+        empty(&sandbox, &plugin).await;
+    }
+    let (sandbox, plugin) = crash().await;
+    let spin = plugin.call("any", None, 2);
+    assert!(tokio::time::timeout(Duration::from_millis(50), spin).await.is_err());
+    empty(&sandbox, &plugin).await;
+}
+
+#[tokio::test]
+async fn a_crash_harms_no_neighbour_and_more_calls_than_slots_wait_their_turn() {
+    let (sandbox, plugin) = crash().await;
+    plugin.limit(|policy| policy.limits.cpu = Duration::from_millis(20));
+    let calls = (0..200_u32).map(|i| plugin.call("any", None, i % 8));
+    for (i, ended) in futures::future::join_all(calls).await.into_iter().enumerate() {
+        match (i % 8, ended) {
+            (0 | 7, Ok(Outcome::AwaitChange))
+            | (1 | 4 | 5 | 6, Err(Failure::Trap(_)))
+            | (2, Err(Failure::Cpu(_)))
+            | (3, Err(Failure::Memory { .. })) => {}
+            (way, ended) => panic!("{way}: {ended:?}"),
+        }
+    }
+    empty(&sandbox, &plugin).await;
+}
+
+#[tokio::test]
+async fn guests_that_spin_on_every_core_delay_others_by_milliseconds() {
+    let (sandbox, plugin) = crash().await;
+    plugin.limit(|policy| policy.limits.cpu = Duration::from_secs(60));
+    let spin = futures::future::join_all((0..4).map(|_| plugin.call("any", None, 2)));
+    let quick = async {
+        eventually("they spin", PATIENCE, async || {
+            ensure!(sandbox.occupancy().instances == 4, "not yet");
+            Ok(())
+        })
+        .await
+        .unwrap();
+        let began = Instant::now();
+        for _ in 0..20 {
+            assert_eq!(plugin.call("any", None, 0).await, Ok(Outcome::AwaitChange));
+        }
+        began.elapsed() / 20
+    };
+    let each = tokio::select! { _ = spin => panic!("they ended"), each = quick => each };
+    assert!(each < Duration::from_millis(200), "{each:?}");
+    empty(&sandbox, &plugin).await;
+}
+
+#[tokio::test]
+async fn a_panic_names_the_function_and_not_the_machinery() {
+    let (sandbox, plugin) = rust().await;
+    match plugin.call("panic", None, 0).await {
+        Err(Failure::Trap(text)) => {
+            let place = text.split_once("; at ").unwrap().1;
+            let first = place.split(" < ").next().unwrap();
+            assert!(first.contains("imports::"), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    empty(&sandbox, &plugin).await;
+}
+
+#[tokio::test]
+async fn tasks_left_behind_run_a_moment_and_cannot_take_the_answer_back() {
+    let (sandbox, plugin) = rust().await;
+    assert_eq!(plugin.ask("left-over", &json!({})).await, "returned");
+    assert_eq!(plugin.world.lines(), ["Info guest: left over []"]);
+    let began = Instant::now();
+    assert_eq!(plugin.ask("left-over-wait", &json!({})).await, "returned");
+    assert!(began.elapsed() < Duration::from_secs(2));
+    assert_eq!(plugin.ask("left-over-panic", &json!({})).await, "returned");
+    let lines = plugin.world.lines();
+    assert!(
+        lines.len() == 1 && lines[0].starts_with("Warn operetta: a task that the reconcile left behind"),
+        "{lines:?}"
+    );
+    empty(&sandbox, &plugin).await;
+}
+
+#[tokio::test]
+async fn calls_under_way_are_limited_in_number_and_bytes() {
+    let (sandbox, plugin) = rust().await;
+    match plugin.call("many-waits", None, 0).await {
+        Err(Failure::Limit(text)) => assert!(text.contains("at the same time"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    // Forty of 100 kB are under four times the limit of a message, the next is over it.
+    let answer = plugin.ask("many-writes", &json!({"resource": "nevers"})).await;
+    assert!(answer.starts_with("after 41: ApiError::TooLarge") && answer.contains("wait"), "{answer}");
+    plugin.limit(|policy| policy.limits.host_calls = 50);
+    let answer = plugin.ask("many-calls", &json!({})).await;
+    assert!(answer.starts_with("50: ") && answer.contains("limits.hostCalls"), "{answer}");
+    empty(&sandbox, &plugin).await;
+}

@@ -1,0 +1,216 @@
+//! The ports as fakes that write down what reached them, and answer by the object's name.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use operetta_core::{
+    name::{ChannelName, Namespace, Subresource},
+    port::{
+        ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
+        ListOptions, Log, Metadata, Page, Patch,
+    },
+    resource::{ObjectKey, Resource},
+};
+use tokio::sync::{Notify, watch};
+
+#[derive(Default)]
+pub struct World {
+    calls: Mutex<Vec<String>>,
+    lines: Mutex<Vec<String>>,
+    /// Calls that wait for ever, and exchanges that are open.
+    pub live: Arc<AtomicUsize>,
+    pub arrived: Notify,
+}
+
+/// Counts what is alive.
+struct Live(Arc<AtomicUsize>);
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl World {
+    pub fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut *self.calls.lock().unwrap())
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        std::mem::take(&mut *self.lines.lock().unwrap())
+    }
+
+    fn note(&self, call: String) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    fn live(&self) -> Live {
+        self.live.fetch_add(1, Ordering::SeqCst);
+        self.arrived.notify_waiters();
+        Live(Arc::clone(&self.live))
+    }
+
+    async fn answer(&self, name: &str) -> Result<Arc<str>, ApiError> {
+        let why = || "why".to_owned();
+        Err(match name {
+            "not-found" => ApiError::NotFound(why()),
+            "already-exists" => ApiError::AlreadyExists(why()),
+            "conflict" => ApiError::Conflict(why()),
+            "invalid" => ApiError::Invalid(why()),
+            "forbidden" => ApiError::Forbidden(why()),
+            "denied" => ApiError::Denied(why()),
+            "gone" => ApiError::Gone(why()),
+            "too-many-requests" => ApiError::TooManyRequests(Some(Duration::from_millis(1_234))),
+            "unavailable" => ApiError::Unavailable(why()),
+            "timeout" => ApiError::Timeout(why()),
+            "too-large" => ApiError::TooLarge(why()),
+            "never" => {
+                let _live = self.live();
+                pending().await
+            }
+            "enormous" => return Ok("x".repeat(2 << 20).into()),
+            // On the host's own runtime, of which a guest's worker thread knows nothing.
+            "spawned" => return Ok(tokio::spawn(async { thread() }).await.unwrap().into()),
+            _ => return Ok(r#"{"ok":true}"#.into()),
+        })
+    }
+}
+
+pub fn thread() -> String {
+    std::thread::current().name().unwrap_or("none").to_owned()
+}
+
+#[async_trait]
+impl Kubernetes for World {
+    async fn get(&self, caller: &Caller, r: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError> {
+        self.note(format!("{}: get {r} {key} live={live}", caller.field_manager()));
+        self.answer(key.name.as_str()).await
+    }
+
+    async fn list(&self, _: &Caller, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError> {
+        self.note(format!("list {resource} {options:?}"));
+        let items =
+            if options.limit == Some(1) { vec!["x".repeat(2 << 20).into()] } else { vec!["{}".into(), "[]".into()] };
+        Ok(Page { items, continue_token: Some("more".into()), resource_version: "7".into() })
+    }
+
+    async fn create(
+        &self,
+        _: &Caller,
+        resource: &Resource,
+        namespace: Option<&Namespace>,
+        object: String,
+    ) -> Result<Arc<str>, ApiError> {
+        let shown: String = object.chars().take(40).collect();
+        self.note(format!("create {resource} {namespace:?} {shown}"));
+        if resource.resource() == "nevers" { self.answer("never").await } else { Ok(object.into()) }
+    }
+
+    async fn patch(
+        &self,
+        _: &Caller,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&Subresource>,
+        patch: Patch,
+    ) -> Result<Arc<str>, ApiError> {
+        self.note(format!("patch {resource} {key} {} {patch:?}", subresource.map_or("-", Subresource::as_str)));
+        self.answer(key.name.as_str()).await
+    }
+
+    async fn replace(
+        &self,
+        _: &Caller,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&Subresource>,
+        object: String,
+    ) -> Result<Arc<str>, ApiError> {
+        self.note(format!("replace {resource} {key} {} {object}", subresource.map_or("-", Subresource::as_str)));
+        self.answer(key.name.as_str()).await
+    }
+
+    async fn delete(&self, _: &Caller, r: &Resource, key: &ObjectKey, options: &DeleteOptions) -> Result<(), ApiError> {
+        self.note(format!("delete {r} {key} {options:?}"));
+        self.answer(key.name.as_str()).await.map(|_| ())
+    }
+
+    async fn publish(&self, _: &Caller, event: Event) -> Result<(), ApiError> {
+        self.note(format!("publish {event:?}"));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Channels for World {
+    async fn unary(&self, channel: &ChannelName, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
+        self.note(format!("unary {channel} {} {:?} {:?}", call.path, call.metadata, call.deadline));
+        Ok(GrpcReply { headers: call.metadata, message, trailers: vec![("x-end".into(), b"1".to_vec())] })
+    }
+
+    async fn open(&self, channel: &ChannelName, call: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
+        self.note(format!("open {channel} {}", call.path));
+        Ok(Box::new(Echo { state: watch::Sender::new(EchoState::default()), _live: self.live() }))
+    }
+}
+
+/// Sends back what was sent.
+struct Echo {
+    state: watch::Sender<EchoState>,
+    _live: Live,
+}
+
+#[derive(Default)]
+struct EchoState {
+    messages: Vec<Vec<u8>>,
+    closed: bool,
+    ended: bool,
+}
+
+#[async_trait]
+impl Exchange for Echo {
+    async fn send(&self, message: Vec<u8>) -> Result<(), GrpcStatus> {
+        self.state.send_modify(|state| state.messages.push(message));
+        Ok(())
+    }
+
+    fn half_close(&self) {
+        self.state.send_modify(|state| state.closed = true);
+    }
+
+    async fn headers(&self) -> Result<Metadata, GrpcStatus> {
+        Ok(vec![("x-begin".into(), b"0".to_vec())])
+    }
+
+    async fn receive(&self, limit: usize) -> Result<Vec<Vec<u8>>, GrpcStatus> {
+        let mut seen = self.state.subscribe();
+        let _ = seen.wait_for(|state| !state.messages.is_empty() || state.closed).await;
+        let mut got = Vec::new();
+        self.state.send_modify(|state| {
+            got = state.messages.drain(..limit.min(state.messages.len())).collect();
+            state.ended = got.is_empty();
+        });
+        Ok(got)
+    }
+
+    fn trailers(&self) -> Metadata {
+        if self.state.borrow().ended { vec![("x-end".into(), b"1".to_vec())] } else { Vec::new() }
+    }
+}
+
+impl Log for World {
+    fn enabled(&self, level: Level) -> bool {
+        level >= Level::Info
+    }
+
+    fn write(&self, level: Level, target: &str, message: &str, fields: &[(String, String)]) {
+        self.lines.lock().unwrap().push(format!("{level:?} {target}: {message} {fields:?}"));
+    }
+}
