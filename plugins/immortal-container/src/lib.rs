@@ -15,7 +15,7 @@ pub use api::{ImmortalContainer, ImmortalContainerSpec, ImmortalContainerStatus}
 
 use k8s_openapi::api::core::v1::Pod;
 use operetta_sdk::{Api, DeleteParams, JsonPatch, prelude::*};
-use plan::{CONTAINER, Step, plan, pod, pod_name};
+use plan::{CONTAINER, PodView, Step, plan, pod, pod_name};
 use std::time::Duration;
 
 /// How soon a name that somebody else holds is looked at again: their pod is not watched on our behalf.
@@ -39,7 +39,7 @@ async fn reconcile(ctx: &Context, object: ImmortalContainer) -> Result<Outcome, 
         // What is left to do is the garbage collector's.
         return Ok(Outcome::AwaitChange);
     }
-    let pods = ctx.api::<Pod>();
+    let pods = ctx.api::<Pod>().view::<PodView>();
     let name = pod_name(&ctx.request().key.name);
     let found = pods.get_opt(&name).await?;
     let (step, starts) = plan(&object, found.as_ref());
@@ -104,7 +104,7 @@ async fn reconcile(ctx: &Context, object: ImmortalContainer) -> Result<Outcome, 
 }
 
 /// Changes the image in place: the same pod, so no start. The tests keep the patch from any other pod or container.
-async fn set_image(pods: &Api<Pod>, pod: &str, uid: &str, position: usize, image: &str) -> Result<(), Error> {
+async fn set_image(pods: &Api<PodView>, pod: &str, uid: &str, position: usize, image: &str) -> Result<(), Error> {
     let container = format!("/spec/containers/{position}");
     let patch = JsonPatch::default()
         .test("/metadata/uid", uid)

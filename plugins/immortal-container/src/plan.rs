@@ -1,17 +1,42 @@
 //! What follows from an object and the pod that bears its pod's name. Pure.
 
 use crate::api::ImmortalContainer;
-use k8s_openapi::{
-    api::core::v1::{Container, Pod, PodSpec},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use operetta_sdk::{controller_reference, controls};
-use std::collections::BTreeMap;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 /// The annotation by which a pod carries the number of its own start.
 pub(crate) const START: &str = "immortalcontainer.flugel.it/start";
 /// The container's name in the pod.
 pub(crate) const CONTAINER: &str = "acontainer";
+
+/// What matters of a pod.
+#[derive(Deserialize)]
+pub(crate) struct PodView {
+    pub(crate) metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodSpecView,
+    #[serde(default)]
+    status: PodStatusView,
+}
+
+#[derive(Default, Deserialize)]
+struct PodSpecView {
+    containers: Vec<ContainerView>,
+}
+
+#[derive(Deserialize)]
+struct ContainerView {
+    name: String,
+    image: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct PodStatusView {
+    #[serde(default)]
+    phase: String,
+}
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +64,7 @@ pub(crate) fn pod_name(object: &str) -> String {
 }
 
 /// What to do, and how many starts are known by now: those that the status counts, and the one that the pod carries.
-pub(crate) fn plan(object: &ImmortalContainer, pod: Option<&Pod>) -> (Step, u64) {
+pub(crate) fn plan(object: &ImmortalContainer, pod: Option<&PodView>) -> (Step, u64) {
     let counted = object.status.as_ref().map_or(0, |status| status.start_times);
     let Some(pod) = pod else { return (Step::Create(counted + 1), counted) };
     if !controls(object, &pod.metadata) {
@@ -50,39 +75,28 @@ pub(crate) fn plan(object: &ImmortalContainer, pod: Option<&Pod>) -> (Step, u64)
     if pod.metadata.deletion_timestamp.is_some() {
         return (Step::Wait, starts);
     }
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
-    if matches!(phase, "Succeeded" | "Failed") {
-        return (Step::Remove(phase.to_owned()), starts);
+    if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
+        return (Step::Remove(pod.status.phase.clone()), starts);
     }
-    let containers = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
-    let strays = |container: &Container| {
+    let strays = |container: &ContainerView| {
         container.name == CONTAINER && container.image.as_deref() != Some(object.spec.image.as_str())
     };
-    match containers.iter().position(strays) {
+    match pod.spec.containers.iter().position(strays) {
         Some(position) => (Step::SetImage(position), starts),
-        None => (Step::Keep { running: phase == "Running" }, starts),
+        None => (Step::Keep { running: pod.status.phase == "Running" }, starts),
     }
 }
 
 /// The pod of a start.
-pub(crate) fn pod(object: &ImmortalContainer, start: u64) -> Pod {
-    let name = object.metadata.name.clone().unwrap_or_default();
-    Pod {
-        metadata: ObjectMeta {
-            name: Some(pod_name(&name)),
-            labels: Some(BTreeMap::from([("app".to_owned(), name)])),
-            annotations: Some(BTreeMap::from([(START.to_owned(), start.to_string())])),
-            owner_references: controller_reference(object).map(|owner| vec![owner]),
-            ..ObjectMeta::default()
+pub(crate) fn pod(object: &ImmortalContainer, start: u64) -> Value {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    json!({
+        "metadata": {
+            "name": pod_name(name),
+            "labels": {"app": name},
+            "annotations": {START: start.to_string()},
+            "ownerReferences": [controller_reference(object)],
         },
-        spec: Some(PodSpec {
-            containers: vec![Container {
-                name: CONTAINER.to_owned(),
-                image: Some(object.spec.image.clone()),
-                ..Container::default()
-            }],
-            ..PodSpec::default()
-        }),
-        status: None,
-    }
+        "spec": {"containers": [{"name": CONTAINER, "image": object.spec.image}]},
+    })
 }

@@ -14,7 +14,7 @@ pub use api::{Memcached, MemcachedSpec, MemcachedStatus};
 
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use operetta_sdk::prelude::*;
-use plan::{IMAGE, available_message, deployment, progress};
+use plan::{DeploymentView, IMAGE, available_message, deployment, progress};
 use std::time::Duration;
 
 /// What holds a `Memcached` until its end was announced.
@@ -65,7 +65,7 @@ async fn reconcile(ctx: &Context, object: Memcached) -> Result<Outcome, Failure>
 /// Makes the Deployment as the object describes it.
 async fn run(ctx: &Context, object: &Memcached, status: &mut Status<'_>) -> Result<Outcome, Failure> {
     let name = &ctx.request().key.name;
-    let deployments = ctx.api::<Deployment>();
+    let deployments = ctx.api::<Deployment>().view::<DeploymentView>();
     let found = deployments.get_opt(name).await?;
     if found.as_ref().is_some_and(|found| !controls(object, &found.metadata)) {
         let message = format!(
@@ -111,9 +111,9 @@ async fn end(ctx: &Context, object: &Memcached, status: &mut Status<'_>) -> Resu
 }
 
 /// Puts an apply that failed into the status.
-async fn report(object: &Memcached, found: Option<&Deployment>, error: &Error, status: &mut Status<'_>) -> Failure {
+async fn report(object: &Memcached, found: Option<&DeploymentView>, error: &Error, status: &mut Status<'_>) -> Failure {
     let name = object.metadata.name.as_deref().unwrap_or_default();
-    let size = found.and_then(|found| found.spec.as_ref()?.replicas);
+    let size = found.and_then(|found| found.spec.replicas);
     let (reason, message) = match size {
         None => ("Reconciling", format!("Failed to create Deployment for the custom resource ({name}): {error}")),
         Some(size) if size != object.spec.size => {

@@ -1,104 +1,95 @@
 //! The Deployment that an object describes, and what an observed one says. Pure.
 
 use crate::api::Memcached;
-use k8s_openapi::{
-    api::{
-        apps::v1::{Deployment, DeploymentSpec},
-        core::v1::{
-            Capabilities, Container, ContainerPort, PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile,
-            SecurityContext,
-        },
-    },
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use operetta_sdk::{State, controller_reference};
-use std::collections::BTreeMap;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 /// What runs where the plugin's setting does not say otherwise.
 pub(crate) const IMAGE: &str = "memcached:1.4.36-alpine";
 /// Which version of the plugin wrote a Deployment; version 0.1.0 did not say so.
-#[cfg(feature = "next")]
 const OPERATOR_VERSION: &str = "cache.example.com/operator-version";
 
+/// What matters of a Deployment.
+#[derive(Deserialize)]
+pub(crate) struct DeploymentView {
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: SpecView,
+    #[serde(default)]
+    status: StatusView,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct SpecView {
+    pub(crate) replicas: Option<i32>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StatusView {
+    observed_generation: Option<i64>,
+    replicas: Option<i32>,
+    updated_replicas: Option<i32>,
+    available_replicas: Option<i32>,
+    conditions: Vec<ConditionView>,
+}
+
+#[derive(Deserialize)]
+struct ConditionView {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    #[serde(default)]
+    message: String,
+}
+
 /// The Deployment of an object. Holds the fields that this plugin cares for and no others, since an apply owns what it names.
-pub(crate) fn deployment(object: &Memcached, image: &str) -> Deployment {
-    let name = object.metadata.name.clone().unwrap_or_default();
+pub(crate) fn deployment(object: &Memcached, image: &str) -> Value {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
     // What the selector names can never change, so no version is in it.
-    let selector = BTreeMap::from([
-        ("app.kubernetes.io/name".to_owned(), "memcached".to_owned()),
-        ("app.kubernetes.io/instance".to_owned(), name.clone()),
-    ]);
+    let selector = json!({"app.kubernetes.io/name": "memcached", "app.kubernetes.io/instance": name});
     let mut labels = selector.clone();
-    labels.insert("app.kubernetes.io/part-of".to_owned(), "memcached-operator".to_owned());
-    labels.insert("app.kubernetes.io/managed-by".to_owned(), "operetta".to_owned());
+    labels["app.kubernetes.io/part-of"] = json!("memcached-operator");
+    labels["app.kubernetes.io/managed-by"] = json!("operetta");
     if let Some(version) = version_label(image) {
-        labels.insert("app.kubernetes.io/version".to_owned(), version.to_owned());
+        labels["app.kubernetes.io/version"] = json!(version);
     }
-    Deployment {
-        metadata: ObjectMeta {
-            name: Some(name),
-            labels: Some(labels.clone()),
-            annotations: annotations(),
-            owner_references: controller_reference(object).map(|owner| vec![owner]),
-            ..ObjectMeta::default()
-        },
-        spec: Some(DeploymentSpec {
-            replicas: Some(object.spec.size),
-            selector: LabelSelector { match_labels: Some(selector), ..LabelSelector::default() },
-            template: PodTemplateSpec {
-                metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
-                spec: Some(PodSpec {
-                    security_context: Some(PodSecurityContext {
-                        run_as_non_root: Some(true),
-                        seccomp_profile: Some(SeccompProfile {
-                            type_: "RuntimeDefault".to_owned(),
-                            ..SeccompProfile::default()
-                        }),
-                        ..PodSecurityContext::default()
-                    }),
-                    containers: vec![container(object.spec.container_port, image)],
-                    ..PodSpec::default()
-                }),
+    let mut metadata = json!({"labels": labels, "ownerReferences": [controller_reference(object)]});
+    if cfg!(feature = "next") {
+        metadata["annotations"] = json!({OPERATOR_VERSION: crate::VERSION});
+    }
+    json!({
+        "metadata": metadata,
+        "spec": {
+            "replicas": object.spec.size,
+            "selector": {"matchLabels": selector},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+                    "containers": [container(object.spec.container_port, image)],
+                },
             },
-            ..DeploymentSpec::default()
-        }),
-        status: None,
-    }
+        },
+    })
 }
 
-fn container(port: i32, image: &str) -> Container {
-    let command = ["memcached", "-m=64", "-o", "modern", "-v"];
-    Container {
-        name: "memcached".to_owned(),
-        image: Some(image.to_owned()),
-        image_pull_policy: Some("IfNotPresent".to_owned()),
-        command: Some(command.map(str::to_owned).to_vec()),
-        ports: Some(vec![ContainerPort {
-            container_port: port,
-            name: Some("memcached".to_owned()),
-            // Part of a port's identity in an apply.
-            protocol: Some("TCP".to_owned()),
-            ..ContainerPort::default()
-        }]),
-        security_context: Some(SecurityContext {
-            run_as_non_root: Some(true),
-            run_as_user: Some(1001),
-            allow_privilege_escalation: Some(false),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
-            ..SecurityContext::default()
-        }),
-        ..Container::default()
-    }
-}
-
-#[cfg(not(feature = "next"))]
-fn annotations() -> Option<BTreeMap<String, String>> {
-    None
-}
-
-#[cfg(feature = "next")]
-fn annotations() -> Option<BTreeMap<String, String>> {
-    Some(BTreeMap::from([(OPERATOR_VERSION.to_owned(), crate::VERSION.to_owned())]))
+fn container(port: i32, image: &str) -> Value {
+    json!({
+        "name": "memcached",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["memcached", "-m=64", "-o", "modern", "-v"],
+        // The protocol is part of a port's identity in an apply.
+        "ports": [{"name": "memcached", "containerPort": port, "protocol": "TCP"}],
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": 1001,
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    })
 }
 
 /// The image's tag, where it is fit for a label.
@@ -116,22 +107,18 @@ pub(crate) fn available_message(name: &str, size: i32) -> String {
 }
 
 /// What `Progressing` says of a roll-out: status, reason and message.
-pub(crate) fn progress(deployment: &Deployment) -> (State, &'static str, String) {
+pub(crate) fn progress(deployment: &DeploymentView) -> (State, &'static str, String) {
     let name = deployment.metadata.name.as_deref().unwrap_or_default();
-    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-    let status = deployment.status.clone().unwrap_or_default();
-    let stuck = status
-        .conditions
-        .iter()
-        .flatten()
-        .find(|condition| condition.type_ == "Progressing" && condition.status == "False")
-        .map(|condition| condition.message.clone().unwrap_or_default());
+    let wanted = deployment.spec.replicas.unwrap_or(1);
+    let status = &deployment.status;
+    let stuck =
+        status.conditions.iter().find(|condition| condition.kind == "Progressing" && condition.status == "False");
     let seen = status.observed_generation >= deployment.metadata.generation;
     let counts = [status.replicas, status.updated_replicas, status.available_replicas];
     if seen && counts.iter().all(|count| *count == Some(wanted)) {
         (State::False, "RolledOut", format!("Deployment {name} has {wanted} replicas up to date and available"))
-    } else if let Some(message) = stuck.filter(|_| seen) {
-        (State::False, "DeadlineExceeded", format!("Deployment {name} does not get on: {message}"))
+    } else if let Some(stuck) = stuck.filter(|_| seen) {
+        (State::False, "DeadlineExceeded", format!("Deployment {name} does not get on: {}", stuck.message))
     } else {
         (State::True, "RollingOut", format!("Deployment {name} rolls out {wanted} replicas"))
     }

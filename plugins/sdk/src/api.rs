@@ -127,6 +127,15 @@ impl Api<Value> {
     }
 }
 
+impl<K> Api<K> {
+    /// The same objects, read as a type that holds only the fields that matter: a component with the whole of `Pod` in it is
+    /// half as large again, and each object takes longer to parse.
+    pub fn view<V: DeserializeOwned>(self) -> Api<V> {
+        let Self { host, resource, type_meta, namespace, .. } = self;
+        Api { host, resource, type_meta, namespace, kind: PhantomData }
+    }
+}
+
 impl<K: DeserializeOwned> Api<K> {
     /// The object of this name.
     pub async fn get(&self, name: &str) -> Result<K, Error> {
