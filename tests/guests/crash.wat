@@ -1,6 +1,7 @@
 ;; An operator without a compiler: what its manifest does and what its reconcile does are filled in by a test.
 ;;
 ;; MANIFEST: the document, as the text of a data segment. START: the body of the core module's start function. ON-MANIFEST: runs before the document is returned.
+;; MORE-IMPORTS, MORE-CORE-IMPORTS and MORE-INSTANCES: further imports of the component, of its module, and what connects them.
 ;; ON-RECONCILE: runs before the answer, which is `await-change`; `$attempt` is the request's, so that one component misbehaves in many ways.
 (component
   (type $types (instance
@@ -21,14 +22,23 @@
   (alias export $types "outcome" (type $outcome))
   (alias export $types "failure" (type $failure))
 
-  (core module $m
+  (core module $libc
     (memory (export "memory") MEMORY)
-    (table $table 10 funcref)
     (global $next (mut i32) (i32.const 32768))
     (func (export "realloc") (param i32 i32 i32 i32) (result i32)
       (global.set $next (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)))
       (global.get $next)
-      (global.set $next (i32.add (global.get $next) (local.get 3))))
+      (global.set $next (i32.add (global.get $next) (local.get 3)))))
+  (core instance $libc (instantiate $libc))
+  (alias core export $libc "memory" (core memory $memory))
+  (alias core export $libc "realloc" (core func $realloc))
+
+  MORE-IMPORTS
+
+  (core module $m
+    (import "libc" "memory" (memory 1))
+    MORE-CORE-IMPORTS
+    (table $table 10 funcref)
     (func $recurse (param i32) (result i32) (i32.add (call $recurse (local.get 0)) (i32.const 1)))
     (func $start START)
     (start $start)
@@ -46,9 +56,7 @@
       (i32.const 0))
     (data (i32.const 64) "MANIFEST"))
 
-  (core instance $i (instantiate $m))
-  (alias core export $i "memory" (core memory $memory))
-  (alias core export $i "realloc" (core func $realloc))
+  (core instance $i (instantiate $m (with "libc" (instance $libc)) MORE-INSTANCES))
   (func (export "manifest") (result string)
     (canon lift (core func $i "manifest") (memory $memory) (realloc $realloc)))
   (type $reconcile (func async (param "request" $request) (result (result $outcome (error $failure)))))

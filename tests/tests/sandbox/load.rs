@@ -82,6 +82,36 @@ async fn a_manifest_that_misbehaves_is_told_apart_and_ends_in_time() {
 }
 
 #[tokio::test]
+async fn a_manifest_may_call_nothing_but_the_log_which_then_explains_it() {
+    let ask = Crash {
+        more_imports: r#"
+            (import "operetta:operator/settings@0.1.0" (instance $settings (export "get" (func (param "name" string) (result (option string))))))
+            (core func $get (canon lower (func $settings "get") (memory $memory) (realloc $realloc)))"#,
+        more_core_imports: r#"(import "host" "get" (func $get (param i32 i32 i32)))"#,
+        more_instances: r#"(with "host" (instance (export "get" (func $get))))"#,
+        on_manifest: "(call $get (i32.const 0) (i32.const 0) (i32.const 16))",
+        ..Crash::default()
+    };
+    let (phase, text) = refused(ask.wasm()).await;
+    assert!(phase == "describe" && text.contains("settings@0.1.0#get"), "{text}");
+    let explain = Crash {
+        more_imports: r#"
+            (import "operetta:operator/log@0.1.0" (instance $log
+                (type $level' (enum "trace" "debug" "info" "warn" "error"))
+                (export "level" (type $level (eq $level')))
+                (export "write" (func (param "level" $level) (param "target" string) (param "message" string) (param "fields" (list (tuple string string)))))))
+            (core func $log (canon lower (func $log "write") (memory $memory)))"#,
+        more_core_imports: r#"(import "host" "log" (func $log (param i32 i32 i32 i32 i32 i32 i32)))"#,
+        more_instances: r#"(with "host" (instance (export "log" (func $log))))"#,
+        on_manifest: r"(i32.store (i32.const 16) (i32.const 0x73706f6f))
+            (call $log (i32.const 4) (i32.const 0) (i32.const 0) (i32.const 16) (i32.const 4) (i32.const 0) (i32.const 0)) unreachable",
+        ..Crash::default()
+    };
+    let (phase, text) = refused(explain.wasm()).await;
+    assert!(phase == "describe" && text.contains("it logged: oops"), "{text}");
+}
+
+#[tokio::test]
 async fn a_component_says_what_it_is_and_what_it_could_ask_for() {
     let wasm = imports();
     let component = sandbox().load(wasm.clone()).await.unwrap();

@@ -6,4 +6,5 @@ mod contain;
 mod imports;
 mod load;
 mod setup;
+mod wasi;
 mod world;

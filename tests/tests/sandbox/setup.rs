@@ -51,6 +51,9 @@ pub struct Crash {
     pub start: &'static str,
     pub on_manifest: &'static str,
     pub on_reconcile: &'static str,
+    pub more_imports: &'static str,
+    pub more_core_imports: &'static str,
+    pub more_instances: &'static str,
 }
 
 impl Default for Crash {
@@ -61,6 +64,9 @@ impl Default for Crash {
             manifest: MANIFEST.into(),
             start: "",
             on_manifest: "",
+            more_imports: "",
+            more_core_imports: "",
+            more_instances: "",
             // One component that ends badly in many ways, chosen by the attempt.
             on_reconcile: r"
                 (if (i32.eq (local.get $attempt) (i32.const 1)) (then unreachable))
@@ -86,6 +92,9 @@ impl Crash {
         let text = include_str!("../../guests/crash.wat");
         let wat = text.split_once("\n(component").map(|(_, rest)| format!("(component{rest}")).unwrap();
         let wat = wat
+            .replace("MORE-IMPORTS", self.more_imports)
+            .replace("MORE-CORE-IMPORTS", self.more_core_imports)
+            .replace("MORE-INSTANCES", self.more_instances)
             .replace("ON-MANIFEST", self.on_manifest)
             .replace("ON-RECONCILE", self.on_reconcile)
             .replace("(func $start START)", &format!("(func $start {})", self.start))
