@@ -1,4 +1,5 @@
 //! The custom resource `ImmortalContainer`.
+#![allow(clippy::duplicated_attributes, reason = "clippy takes the fields of two printer columns for one attribute")]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;

@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use operetta_sdk::{State, controller_reference};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// What runs where the plugin's setting does not say otherwise.
 pub(crate) const IMAGE: &str = "memcached:1.4.36-alpine";
@@ -48,17 +49,19 @@ struct ConditionView {
 pub(crate) fn deployment(object: &Memcached, image: &str) -> Value {
     let name = object.metadata.name.as_deref().unwrap_or_default();
     // What the selector names can never change, so no version is in it.
-    let selector = json!({"app.kubernetes.io/name": "memcached", "app.kubernetes.io/instance": name});
+    let selector = BTreeMap::from([("app.kubernetes.io/name", "memcached"), ("app.kubernetes.io/instance", name)]);
     let mut labels = selector.clone();
-    labels["app.kubernetes.io/part-of"] = json!("memcached-operator");
-    labels["app.kubernetes.io/managed-by"] = json!("operetta");
+    labels.insert("app.kubernetes.io/part-of", "memcached-operator");
+    labels.insert("app.kubernetes.io/managed-by", "operetta");
     if let Some(version) = version_label(image) {
-        labels["app.kubernetes.io/version"] = json!(version);
+        labels.insert("app.kubernetes.io/version", version);
     }
-    let mut metadata = json!({"labels": labels, "ownerReferences": [controller_reference(object)]});
-    if cfg!(feature = "next") {
-        metadata["annotations"] = json!({OPERATOR_VERSION: crate::VERSION});
-    }
+    let owners = [controller_reference(object)];
+    let metadata = if cfg!(feature = "next") {
+        json!({"labels": labels, "ownerReferences": owners, "annotations": {OPERATOR_VERSION: crate::VERSION}})
+    } else {
+        json!({"labels": labels, "ownerReferences": owners})
+    };
     json!({
         "metadata": metadata,
         "spec": {

@@ -1,5 +1,11 @@
 //! The service through a real connection.
-#![allow(unused_crate_dependencies, reason = "those of the library")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that goes wrong panics"
+)]
 
 use petstore_service::{
     Store, limits,
