@@ -131,7 +131,8 @@ impl Access {
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(review.to_string().into_bytes())
             .map_err(|e| Refusal::Unasked(ApiError::Invalid(e.to_string())))?;
-        let answer = send_json(&client, request).await.map_err(|fault| Refusal::Unasked(fault.into_api_error(&what)))?;
+        let answer =
+            send_json(&client, request).await.map_err(|fault| Refusal::Unasked(fault.into_api_error(&what)))?;
         if answer.pointer("/status/allowed").and_then(serde_json::Value::as_bool) == Some(true) {
             self.allowed.lock().unwrap_or_else(PoisonError::into_inner).insert(question, asked);
             return Ok(());

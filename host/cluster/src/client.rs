@@ -90,7 +90,9 @@ pub enum ConnectError {
         source: Box<kube::Error>,
     },
     /// The API server does not know who this is.
-    #[error("the API server does not accept the credentials ({0}); log in again, or choose another context with --context")]
+    #[error(
+        "the API server does not accept the credentials ({0}); log in again, or choose another context with --context"
+    )]
     Unauthorized(String),
 }
 

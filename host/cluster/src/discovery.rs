@@ -124,7 +124,11 @@ impl Discovery {
     /// A kind's presence, as it changes. Said to be absent until it was looked up.
     pub fn watch(&self, resource: &Resource) -> watch::Receiver<Option<KindInfo>> {
         let mut state = self.state();
-        let known = state.versions.get(&resource.api_version()).and_then(|v| v.kinds.get(resource.resource())).map(|k| k.info.clone());
+        let known = state
+            .versions
+            .get(&resource.api_version())
+            .and_then(|v| v.kinds.get(resource.resource()))
+            .map(|k| k.info.clone());
         state.waited_for.entry(resource.clone()).or_insert_with(|| watch::channel(known).0).subscribe()
     }
 
@@ -157,7 +161,9 @@ impl Discovery {
         };
         let list: APIResourceList = serde_json::from_slice(&body).map_err(|e| Fault::Garbled(e.to_string()))?;
         let kinds = list.resources.into_iter().filter(|r| !r.name.contains('/'));
-        Ok(kinds.map(|r| (r.name, Kind { info: KindInfo { kind: r.kind, namespaced: r.namespaced }, verbs: r.verbs })).collect())
+        Ok(kinds
+            .map(|r| (r.name, Kind { info: KindInfo { kind: r.kind, namespaced: r.namespaced }, verbs: r.verbs }))
+            .collect())
     }
 
     /// Forgets a group, and asks for those of its kinds that someone waits for.
@@ -176,7 +182,8 @@ impl Discovery {
     async fn poll(&self) {
         let absent = {
             let state = self.state();
-            let absent = state.waited_for.iter().filter(|(_, sender)| sender.receiver_count() > 0 && sender.borrow().is_none());
+            let absent =
+                state.waited_for.iter().filter(|(_, sender)| sender.receiver_count() > 0 && sender.borrow().is_none());
             absent.map(|(resource, _)| resource.clone()).collect()
         };
         self.ask_for(absent).await;
@@ -213,7 +220,8 @@ async fn follow(discovery: Weak<Discovery>, mut changes: mpsc::UnboundedReceiver
             poll = now + POLL;
             discovery.poll().await;
         }
-        let groups: Vec<_> = due.iter().filter(|(_, (at, _))| *at <= now).map(|(group, (_, step))| (group.clone(), *step)).collect();
+        let groups: Vec<_> =
+            due.iter().filter(|(_, (at, _))| *at <= now).map(|(group, (_, step))| (group.clone(), *step)).collect();
         for (group, step) in groups {
             discovery.forget(&group).await;
             match LAG.get(step + 1) {

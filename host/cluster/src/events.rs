@@ -110,7 +110,8 @@ impl Recorder {
             }
             Plan::Count(name, count) => {
                 let patch = json!({"series": {"count": count, "lastObservedTime": micro(now)}}).to_string();
-                let url = events(&namespace)?.object(&ObjectName::parse(&name).map_err(|e| ApiError::Invalid(e.to_string()))?);
+                let url = events(&namespace)?
+                    .object(&ObjectName::parse(&name).map_err(|e| ApiError::Invalid(e.to_string()))?);
                 let request = url.request(Method::PATCH, Some("application/merge-patch+json"), patch.into_bytes());
                 match send(client, request.map_err(|e| e.into_api_error(what))?).await {
                     Ok(_) => Ok(()),
@@ -180,7 +181,8 @@ fn namespace(key: &ObjectKey) -> Result<Namespace, ApiError> {
 /// The object's name and the time, as client-go names events; lower case and cut, since an object's name may be looser than an event's.
 fn event_name(key: &ObjectKey, now: Timestamp) -> String {
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    let name: String = key.name.as_str().to_ascii_lowercase().chars().map(|c| if fine(c) { c } else { '-' }).take(200).collect();
+    let name: String =
+        key.name.as_str().to_ascii_lowercase().chars().map(|c| if fine(c) { c } else { '-' }).take(200).collect();
     format!("{}.{:x}", name.trim_matches(['-', '.']), now.as_nanosecond())
 }
 

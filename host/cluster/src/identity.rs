@@ -75,7 +75,8 @@ impl Impersonation {
             known.checked = now;
             return Ok(known.client.clone());
         }
-        let user = HeaderValue::from_str(&account.user()).map_err(|e| ApiError::Invalid(format!("service account {account}: {e}")))?;
+        let user = HeaderValue::from_str(&account.user())
+            .map_err(|e| ApiError::Invalid(format!("service account {account}: {e}")))?;
         // A client owns a task, which belongs on the host's runtime whoever asks for it.
         let _guard = self.runtime.enter();
         let client = Client::new(ActAs { inner: self.host.clone(), user }, account.namespace.as_str());
@@ -132,7 +133,8 @@ impl Service<Request<Body>> for ActAs {
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let headers = request.headers_mut();
-        let strange: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with("impersonate-")).cloned().collect();
+        let strange: Vec<_> =
+            headers.keys().filter(|name| name.as_str().starts_with("impersonate-")).cloned().collect();
         for name in strange {
             headers.remove(name);
         }

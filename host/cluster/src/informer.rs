@@ -144,7 +144,12 @@ impl Drop for Seat {
 
 #[async_trait]
 impl Informers for SharedInformers {
-    async fn subscribe(&self, account: &ServiceAccount, resource: &Resource, scope: &Scope) -> Result<Subscription, ApiError> {
+    async fn subscribe(
+        &self,
+        account: &ServiceAccount,
+        resource: &Resource,
+        scope: &Scope,
+    ) -> Result<Subscription, ApiError> {
         let namespaces: Vec<Option<&Namespace>> = match scope {
             Scope::All => vec![None],
             Scope::Namespaces(set) => set.iter().map(Some).collect(),

@@ -83,13 +83,19 @@ pub enum InstallError {
     #[error("the plugin brings a CustomResourceDefinition that is not one: {0}")]
     NoCrd(String),
     /// Kubernetes' own groups.
-    #[error("the plugin brings {0}, whose group belongs to Kubernetes; a plugin may only bring kinds of groups of its own")]
+    #[error(
+        "the plugin brings {0}, whose group belongs to Kubernetes; a plugin may only bring kinds of groups of its own"
+    )]
     ReservedGroup(String),
     /// A conversion webhook.
-    #[error("{0} converts by webhook, and a plugin must not be asked whenever an object is read; use one version, or conversion strategy None")]
+    #[error(
+        "{0} converts by webhook, and a plugin must not be asked whenever an object is read; use one version, or conversion strategy None"
+    )]
     Webhook(String),
     /// Another plugin's.
-    #[error("{crd} was brought by the plugin {other}; uninstall that plugin first, or remove the label {PLUGIN_LABEL} from the CRD if it is no longer there")]
+    #[error(
+        "{crd} was brought by the plugin {other}; uninstall that plugin first, or remove the label {PLUGIN_LABEL} from the CRD if it is no longer there"
+    )]
     Taken {
         /// The CRD.
         crd: String,
@@ -100,7 +106,9 @@ pub enum InstallError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// Someone else owns a field.
-    #[error("{what} has fields of others that the plugin would set otherwise: {message}; compare them, and install with --force to take them over")]
+    #[error(
+        "{what} has fields of others that the plugin would set otherwise: {message}; compare them, and install with --force to take them over"
+    )]
     Conflict {
         /// The object.
         what: String,
@@ -121,11 +129,16 @@ pub enum InstallError {
 }
 
 /// Installs; `force` takes fields over that other managers own otherwise.
-pub async fn install(client: &Client, installation: &Installation, force: bool) -> Result<Vec<Installed>, InstallError> {
+pub async fn install(
+    client: &Client,
+    installation: &Installation,
+    force: bool,
+) -> Result<Vec<Installed>, InstallError> {
     let objects: Vec<Planned> = render(installation)?.into_iter().map(Planned::of).collect::<Result<_, _>>()?;
     for object in objects.iter().filter(|o| o.is_crd()) {
         if let Some(there) = object.read(client).await?
-            && let Some(other) = there.pointer("/metadata/labels").and_then(|l| l.get(PLUGIN_LABEL)).and_then(Value::as_str)
+            && let Some(other) =
+                there.pointer("/metadata/labels").and_then(|l| l.get(PLUGIN_LABEL)).and_then(Value::as_str)
             && other != installation.plugin.as_str()
         {
             return Err(InstallError::Taken { crd: object.what.clone(), other: other.to_owned() });
@@ -156,7 +169,8 @@ impl Planned {
         let kind = text("/kind").to_ascii_lowercase();
         // All kinds that are rendered here form their plural this way.
         let resource = Resource::parse(group, version, &format!("{kind}s"))?;
-        let key = ObjectKey::parse(Some(text("/metadata/namespace")).filter(|n| !n.is_empty()), text("/metadata/name"))?;
+        let key =
+            ObjectKey::parse(Some(text("/metadata/namespace")).filter(|n| !n.is_empty()), text("/metadata/name"))?;
         let dot = if group.is_empty() { "" } else { "." };
         let what = format!("{kind}{dot}{group}/{}", key.name);
         Ok(Self { object, resource, key, what })
@@ -186,14 +200,17 @@ impl Planned {
         let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
         let before = self.read(client).await?;
         let url = self.url().query("fieldManager", MANAGER).query("force", if force { "true" } else { "false" });
-        let request = url.request(Method::PATCH, Some("application/apply-patch+yaml"), self.object.to_string().into_bytes());
+        let request =
+            url.request(Method::PATCH, Some("application/apply-patch+yaml"), self.object.to_string().into_bytes());
         match send_json(client, request.map_err(self.refused())?).await {
             Ok(after) => Ok(match before {
                 None => Outcome::Created,
                 Some(before) if version(&before) == version(&after) => Outcome::Unchanged,
                 Some(_) => Outcome::Configured,
             }),
-            Err(Fault::Answer { code: 409, message, .. }) => Err(InstallError::Conflict { what: self.what.clone(), message }),
+            Err(Fault::Answer { code: 409, message, .. }) => {
+                Err(InstallError::Conflict { what: self.what.clone(), message })
+            }
             Err(fault) => Err(self.refused()(fault)),
         }
     }
@@ -217,7 +234,9 @@ impl Planned {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(ESTABLISHED_WITHIN, wait).await.unwrap_or_else(|_| Err(InstallError::NotEstablished(self.what.clone())))
+        tokio::time::timeout(ESTABLISHED_WITHIN, wait)
+            .await
+            .unwrap_or_else(|_| Err(InstallError::NotEstablished(self.what.clone())))
     }
 }
 

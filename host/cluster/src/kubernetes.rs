@@ -80,7 +80,9 @@ impl PluginKubernetes {
     async fn any_kind(&self, what: &str, resource: &Resource) -> Result<KindInfo, ApiError> {
         let kind = self.discovery.lookup(resource).await.map_err(|fault| fault.into_api_error(what))?;
         kind.map(|kind| kind.info).ok_or_else(|| {
-            ApiError::NotFound(format!("{what}: the cluster has no resource {resource}; is its CustomResourceDefinition installed?"))
+            ApiError::NotFound(format!(
+                "{what}: the cluster has no resource {resource}; is its CustomResourceDefinition installed?"
+            ))
         })
     }
 
@@ -88,8 +90,11 @@ impl PluginKubernetes {
         if self.scope.contains(namespace) {
             return Ok(());
         }
-        let place = namespace.map_or_else(|| "cluster-scoped objects lie".to_owned(), |n| format!("namespace {n} lies"));
-        Err(ApiError::Denied(format!("{what}: {place} outside of the namespaces in which the plugin works (spec.namespaces, --namespace)")))
+        let place =
+            namespace.map_or_else(|| "cluster-scoped objects lie".to_owned(), |n| format!("namespace {n} lies"));
+        Err(ApiError::Denied(format!(
+            "{what}: {place} outside of the namespaces in which the plugin works (spec.namespaces, --namespace)"
+        )))
     }
 
     async fn ask(&self, request: Result<Request<Vec<u8>>, Fault>) -> Result<Value, Fault> {
@@ -97,7 +102,13 @@ impl PluginKubernetes {
         send_json(&client, request?).await
     }
 
-    async fn get_live(&self, what: &str, resource: &Resource, kind: &KindInfo, key: &ObjectKey) -> Result<Entry, ApiError> {
+    async fn get_live(
+        &self,
+        what: &str,
+        resource: &Resource,
+        kind: &KindInfo,
+        key: &ObjectKey,
+    ) -> Result<Entry, ApiError> {
         let url = Url::of(resource, key.namespace.as_ref()).object(&key.name);
         let answer = self.ask(url.get()).await;
         let informers = self.informers.seeing(&self.account, resource, key);
@@ -138,14 +149,19 @@ impl PluginKubernetes {
             Some(text) => Some(LabelSelector::parse(text)?),
             None => None,
         };
-        let (entries, resource_version) = self.informers.covering(&self.account, resource, namespace)?.list(namespace)?;
+        let (entries, resource_version) =
+            self.informers.covering(&self.account, resource, namespace)?.list(namespace)?;
         let items: Vec<_> = entries
             .into_iter()
             .map(|entry| Arc::clone(&entry.cached.json))
             .filter(|json| selector.as_ref().is_none_or(|selector| selector.matches(json)))
             .collect();
         // Paging is the API server's affair: its tokens name a state that the cache does not keep.
-        (items.len() <= options.limit.unwrap_or(PAGE) as usize).then_some(Page { items, continue_token: None, resource_version })
+        (items.len() <= options.limit.unwrap_or(PAGE) as usize).then_some(Page {
+            items,
+            continue_token: None,
+            resource_version,
+        })
     }
 
     async fn list_in(
@@ -176,7 +192,10 @@ impl PluginKubernetes {
             Some(Value::Array(items)) => items,
             _ => Vec::new(),
         };
-        let items: Result<Vec<_>, _> = items.into_iter().map(|item| decode(what, item, resource, kind).map(|(_, e)| Arc::clone(&e.cached.json))).collect();
+        let items: Result<Vec<_>, _> = items
+            .into_iter()
+            .map(|item| decode(what, item, resource, kind).map(|(_, e)| Arc::clone(&e.cached.json)))
+            .collect();
         Ok(Page { items: items?, continue_token: Some(continue_token).filter(|t| !t.is_empty()), resource_version })
     }
 

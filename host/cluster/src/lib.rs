@@ -13,6 +13,11 @@
 //! | [`ownership`] | whether an apply would change anything |
 //! | [`install`] | CRDs, accounts and RBAC, with a person's own rights |
 
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)
+)]
+
 pub mod access;
 pub mod client;
 pub mod discovery;
@@ -26,6 +31,8 @@ mod overlay;
 pub mod ownership;
 pub mod request;
 mod selector;
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 

@@ -4,12 +4,13 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{
-    Resource as _,
-    core::{ApiResource, DynamicResourceScope},
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::{ApiResource, DynamicResourceScope};
+use operetta_core::{
+    cache::Cached,
+    name::{FieldManager, NameError},
+    resource::ObjectKey,
 };
-use operetta_core::{cache::Cached, name::{FieldManager, NameError}, resource::ObjectKey};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -32,7 +33,8 @@ impl Entry {
             fields.entry("apiVersion").or_insert_with(|| api_version.into());
             fields.entry("kind").or_insert_with(|| kind.into());
         }
-        let owned = object.pointer("/metadata/managedFields").and_then(Value::as_array).and_then(|entries| own_fields(entries));
+        let owned =
+            object.pointer("/metadata/managedFields").and_then(Value::as_array).and_then(|entries| own_fields(entries));
         let (key, cached) = Cached::of(object)?;
         Ok((key, Self { cached: Arc::new(cached), owned }))
     }

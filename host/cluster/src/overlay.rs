@@ -105,7 +105,9 @@ impl Overlay {
 
     /// A live read of an uncertain object found this, or nothing.
     pub fn settled(&mut self, key: &ObjectKey, found: Option<Entry>, known: Option<&Entry>, comparable: bool) {
-        if !matches!(self.written.get(key), Some(Note { written: Written::Uncertain, .. })) || self.under_way.contains_key(key) {
+        if !matches!(self.written.get(key), Some(Note { written: Written::Uncertain, .. }))
+            || self.under_way.contains_key(key)
+        {
             return;
         }
         self.written.remove(key);
@@ -135,11 +137,6 @@ impl Overlay {
     /// All objects that differ from the cache; none where only the API server knows.
     pub fn all(&self) -> Option<impl Iterator<Item = (&ObjectKey, &Written)>> {
         self.overflow.is_none().then(|| self.written.iter().map(|(key, note)| (key, &note.written)))
-    }
-
-    /// Whether nothing differs from the cache.
-    pub fn is_empty(&self) -> bool {
-        self.written.is_empty() && self.overflow.is_none()
     }
 
     /// The informer saw an object.

@@ -14,11 +14,26 @@ use operetta_core::name::FieldManager;
 use serde_json::{Map, Value};
 
 /// Metadata that the API server never counts among owned fields, and which an apply does not change.
-const STRIPPED: [&str; 9] =
-    ["name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation", "managedFields", "resourceVersion"];
+const STRIPPED: [&str; 9] = [
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+];
 
 /// Whether applying `body` as `manager` to `subresource` of `live` would certainly change nothing. `owned` are our managers' entries of managed fields, a JSON array.
-pub fn changes_nothing(body: &Value, manager: &FieldManager, subresource: Option<&str>, owned: &str, live: &Value) -> bool {
+pub fn changes_nothing(
+    body: &Value,
+    manager: &FieldManager,
+    subresource: Option<&str>,
+    owned: &str,
+    live: &Value,
+) -> bool {
     let Ok(Value::Array(entries)) = serde_json::from_str(owned) else { return false };
     let text = |entry: &Value, field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut ours = entries.iter().filter(|entry| {

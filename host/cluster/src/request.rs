@@ -128,13 +128,27 @@ async fn exchange(client: &Client, request: Request<Vec<u8>>) -> Result<Bytes, F
         return Ok(body);
     }
     let code = head.status.as_u16();
-    let retry_after = head.headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok()).map(Duration::from_secs);
+    let retry_after = head
+        .headers
+        .get(RETRY_AFTER)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse().ok())
+        .map(Duration::from_secs);
     let status: Status = serde_json::from_slice(&body).unwrap_or_else(|_| {
         // A proxy, or a path that no API serves, answers with plain text.
         let text: String = String::from_utf8_lossy(&body).trim().chars().take(400).collect();
-        Status::failure(if text.is_empty() { head.status.canonical_reason().unwrap_or("no reason given") } else { &text }, "")
+        Status::failure(
+            if text.is_empty() { head.status.canonical_reason().unwrap_or("no reason given") } else { &text },
+            "",
+        )
     });
-    Err(Fault::Answer { code, reason: status.reason.clone(), message: status.message.clone(), status: Box::new(status), retry_after })
+    Err(Fault::Answer {
+        code,
+        reason: status.reason.clone(),
+        message: status.message.clone(),
+        status: Box::new(status),
+        retry_after,
+    })
 }
 
 fn unanswered(error: &kube::Error) -> Fault {
@@ -142,7 +156,10 @@ fn unanswered(error: &kube::Error) -> Fault {
     // The pool's error says whether a connection came about; it sits at some depth of the chain.
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = source {
-        if inner.downcast_ref::<hyper_util::client::legacy::Error>().is_some_and(hyper_util::client::legacy::Error::is_connect) {
+        if inner
+            .downcast_ref::<hyper_util::client::legacy::Error>()
+            .is_some_and(hyper_util::client::legacy::Error::is_connect)
+        {
             return Fault::Unreachable(text);
         }
         source = inner.source();
@@ -206,7 +223,12 @@ impl Url {
     }
 
     /// A request to it.
-    pub fn request(&self, method: Method, content_type: Option<&str>, body: Vec<u8>) -> Result<Request<Vec<u8>>, Fault> {
+    pub fn request(
+        &self,
+        method: Method,
+        content_type: Option<&str>,
+        body: Vec<u8>,
+    ) -> Result<Request<Vec<u8>>, Fault> {
         let mut builder = Request::builder().method(method).uri(&self.text);
         if let Some(content_type) = content_type {
             builder = builder.header(http::header::CONTENT_TYPE, content_type);

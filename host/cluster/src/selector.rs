@@ -106,7 +106,8 @@ mod tests {
     use super::*;
 
     fn matches(selector: &str, labels: &str) -> Option<bool> {
-        LabelSelector::parse(selector).map(|s| s.matches(&format!("{{\"metadata\":{{\"name\":\"x\",\"labels\":{labels}}}}}")))
+        LabelSelector::parse(selector)
+            .map(|s| s.matches(&format!("{{\"metadata\":{{\"name\":\"x\",\"labels\":{labels}}}}}")))
     }
 
     #[test]

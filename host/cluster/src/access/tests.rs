@@ -1,1 +1,42 @@
+use operetta_core::resource::Resource;
+use serde_json::Value;
+
 use super::*;
+use crate::{
+    identity::Impersonation,
+    testing::{FakeApi, account, namespace},
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_yes_is_believed_for_a_while_and_a_no_never() {
+    let allowed = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let api = FakeApi::new({
+        let allowed = Arc::clone(&allowed);
+        move |sent| {
+            let yes = allowed.load(std::sync::atomic::Ordering::Relaxed);
+            sent.path.ends_with("selfsubjectaccessreviews").then(|| (201, json!({"status": {"allowed": yes}})))
+        }
+    });
+    let access = Access::new(Arc::new(Impersonation::new(api.client())));
+    let pods = Resource::parse("", "v1", "pods").unwrap();
+    let here = namespace("n");
+    let asked = || api.sent().into_iter().filter(|s| s.path.ends_with("reviews")).collect::<Vec<_>>();
+    let check = async || access.check_watch(&account("p"), &pods, Some(&here)).await;
+    let Err(Refusal::Lacks(why)) = check().await else { panic!() };
+    assert!(why.contains("may not list pods in namespace n"), "{why}");
+    assert_eq!(asked().len(), 1);
+    allowed.store(true, std::sync::atomic::Ordering::Relaxed);
+    check().await.unwrap();
+    check().await.unwrap();
+    assert_eq!(asked().len(), 3);
+    let review: Value = serde_json::from_str(&asked()[2].body).unwrap();
+    assert_eq!(
+        review["spec"]["resourceAttributes"],
+        json!({"group": "", "version": "v1", "resource": "pods", "verb": "watch", "namespace": "n"})
+    );
+    assert_eq!(asked()[2].user, Some(account("p").user()));
+    tokio::time::advance(BELIEVED_FOR).await;
+    check().await.unwrap();
+    access.recheck_watch(&account("p"), &pods, Some(&here)).await.unwrap();
+    assert_eq!(asked().len(), 7);
+}

@@ -1,1 +1,78 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
+use crate::testing::{FakeApi, status};
+
+fn kubeconfig(user: &str, cluster: &str) -> (tempfile::TempDir, Target) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
+         clusters: [{{name: c, cluster: {{server: \"http://127.0.0.1:1\"{cluster}}}}}]\n\
+         users: [{{name: u, user: {{token: t{user}}}}}]\n\
+         contexts: [{{name: a, context: {{cluster: c, user: u}}}}, {{name: b, context: {{cluster: c, user: u, namespace: n}}}}]\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    (dir, Target { kubeconfig: Some(path), context: None })
+}
+
+#[tokio::test]
+async fn a_context_can_be_chosen() {
+    let (_dir, mut target) = kubeconfig("", "");
+    assert_eq!(configuration(&target).await.unwrap().default_namespace, "default");
+    target.context = Some("b".to_owned());
+    assert_eq!(connect(&target).await.unwrap().default_namespace(), "n");
+    target.context = Some("c".to_owned());
+    let error = configuration(&target).await.unwrap_err().to_string();
+    assert!(error.contains("config") && error.contains("kubectl --kubeconfig"), "{error}");
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_impersonates_is_refused() {
+    for (user, named) in [
+        (", as: jane", "jane"),
+        (", as-groups: [x]", "groups"),
+        (", as-uid: \"1\"", "groups"),
+        (", as-user-extra: {a: [b]}", "groups"),
+    ] {
+        let (_dir, target) = kubeconfig(user, "");
+        let error = connect(&target).await.err().unwrap();
+        assert!(matches!(&error, ConnectError::Impersonates { user, .. } if user.contains(named)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_is_refused_rather_than_ignored() {
+    let (_dir, target) = kubeconfig("", ", proxy-url: \"http://proxy:1\"");
+    assert!(matches!(connect(&target).await.err().unwrap(), ConnectError::Proxy(_)));
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_not_there_is_named() {
+    let target = Target { kubeconfig: Some("/nowhere/config".into()), context: None };
+    let error = connect(&target).await.err().unwrap().to_string();
+    assert!(error.contains("/nowhere/config"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_says_why_and_ends_when_the_server_is_ready() {
+    let asked = AtomicUsize::new(0);
+    let api = FakeApi::new(move |_| {
+        Some(match asked.fetch_add(1, Ordering::Relaxed) {
+            0 => (0, "connection refused".into()),
+            1 => status(500, "", "etcd is not ready", &serde_json::json!({})),
+            _ => (200, "ok".into()),
+        })
+    });
+    let mut told = Vec::new();
+    wait_until_ready(&api.client(), |why| told.push(why.to_owned())).await.unwrap();
+    assert_eq!(told.len(), 2);
+    assert!(told[0].contains("connection refused") && told[1].contains("etcd is not ready"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_are_refused_are_no_reason_to_wait() {
+    let api = FakeApi::new(|_| Some(status(401, "Unauthorized", "who are you", &serde_json::json!({}))));
+    let error = wait_until_ready(&api.client(), |_| {}).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unauthorized(_)));
+}

@@ -8,13 +8,7 @@ use kube::{
     core::ApiResource,
     runtime::watcher::{self, Event, watcher},
 };
-use operetta_core::{
-    backoff::Backoff,
-    cache::KindInfo,
-    name::ServiceAccount,
-    port::ApiError,
-    resource::Resource,
-};
+use operetta_core::{backoff::Backoff, cache::KindInfo, name::ServiceAccount, port::ApiError, resource::Resource};
 use tracing::{debug, info, warn};
 
 use super::store::Informer;
@@ -152,7 +146,13 @@ async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, 
     }
 }
 
-async fn watch_as(informer: &Informer, parts: &Parts, kind: &KindInfo, sponsor: &ServiceAccount, failures: &mut u32) -> End {
+async fn watch_as(
+    informer: &Informer,
+    parts: &Parts,
+    kind: &KindInfo,
+    sponsor: &ServiceAccount,
+    failures: &mut u32,
+) -> End {
     let client = match parts.identity.client(sponsor).await {
         Ok(client) => client,
         Err(ApiError::Forbidden(why)) => return End::Refused(why),

@@ -131,7 +131,12 @@ impl Informer {
     pub fn join(&self, id: u64, account: &ServiceAccount, tap: &Arc<Tap>) {
         let mut state = self.state();
         for (key, entry) in &state.store {
-            tap.tell(Change::Object { key: key.clone(), old: None, new: Some(Arc::clone(&entry.cached)), initial: true });
+            tap.tell(Change::Object {
+                key: key.clone(),
+                old: None,
+                new: Some(Arc::clone(&entry.cached)),
+                initial: true,
+            });
         }
         let synced = state.synced;
         if synced {

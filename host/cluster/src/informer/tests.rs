@@ -1,1 +1,284 @@
+use std::time::Duration;
+
+use operetta_core::cache::Change;
+use serde_json::{Value, json};
+
 use super::*;
+use crate::{
+    Cluster,
+    testing::{FakeApi, account, namespace, status, thing, things, until},
+};
+
+/// What a subscription was told so far: `+NAME VERSION`, `-NAME`, `~NAME VERSION`, `synced`; initial ones in parentheses.
+fn told(subscription: &mut Subscription) -> Vec<String> {
+    let mut told = Vec::new();
+    while let Ok(change) = subscription.changes.try_recv() {
+        told.push(match change {
+            Change::Synced => "synced".to_owned(),
+            Change::Object { key, old, new, initial } => {
+                let text = match (&old, &new) {
+                    (None, Some(new)) => format!("+{} {}", key.name, new.meta.resource_version),
+                    (Some(_), Some(new)) => format!("~{} {}", key.name, new.meta.resource_version),
+                    _ => format!("-{}", key.name),
+                };
+                if initial { format!("({text})") } else { text }
+            }
+        });
+    }
+    told
+}
+
+/// Waits until exactly this was told.
+async fn expect(subscription: &mut Subscription, expected: &[&str]) {
+    let mut all = Vec::new();
+    for _ in 0..2_000 {
+        all.extend(told(subscription));
+        if all.len() >= expected.len() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(all, expected);
+}
+
+async fn subscribe(cluster: &Cluster, who: &str) -> Subscription {
+    cluster.informers().subscribe(&account(who), &things(), &Scope::All).await.unwrap()
+}
+
+fn user(who: &str) -> Option<String> {
+    Some(account(who).user())
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_that_exists_is_told_then_synced_then_what_changes() {
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![thing("a", 1), thing("b", 2)]);
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["(+a 1)", "(+b 2)", "synced"]).await;
+    assert_eq!(subscription.kind.borrow().as_ref().unwrap().kind, "Thing");
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    api.tell("ADDED", &thing("c", 3));
+    api.tell("MODIFIED", &thing("a", 4));
+    api.tell("DELETED", &thing("b", 5));
+    expect(&mut subscription, &["+c 3", "~a 4", "-b"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscribers_share_one_watch_that_ends_with_the_last() {
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![thing("a", 1)]);
+    let cluster = api.cluster();
+    let mut first = subscribe(&cluster, "p").await;
+    expect(&mut first, &["(+a 1)", "synced"]).await;
+    let mut second = subscribe(&cluster, "q").await;
+    expect(&mut second, &["(+a 1)", "synced"]).await;
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    assert_eq!((cluster.watches(), api.open_watches()[0].user.clone()), (1, user("p")));
+    api.tell("MODIFIED", &thing("a", 2));
+    expect(&mut first, &["~a 2"]).await;
+    expect(&mut second, &["~a 2"]).await;
+
+    // The sponsor leaves: the other carries on, without being told anything twice.
+    drop(first);
+    api.set_things(vec![thing("a", 2)]);
+    until("the watch moves to the other", || api.open_watches().iter().map(|w| w.user.clone()).eq([user("q")])).await;
+    api.tell("MODIFIED", &thing("a", 3));
+    expect(&mut second, &["~a 3"]).await;
+    drop(second);
+    until("the watch ends", || api.open_watches().is_empty()).await;
+    assert_eq!(cluster.watches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_after_a_lost_watch_tells_what_changed_meanwhile() {
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![thing("a", 1), thing("b", 2), thing("c", 3)]);
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["(+a 1)", "(+b 2)", "(+c 3)", "synced"]).await;
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    api.set_things(vec![thing("a", 1), thing("b", 7), thing("d", 8)]);
+    api.tell(
+        "ERROR",
+        &json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old", "status": "Failure"}),
+    );
+    expect(&mut subscription, &["(~b 7)", "(+d 8)", "(-c)"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_malformed_object_is_left_out_and_kills_nothing() {
+    let api = FakeApi::new(|_| None);
+    let odd = |metadata: Value| json!({"apiVersion": "x.example.com/v1", "kind": "Thing", "metadata": metadata, "spec": "not a map"});
+    api.set_things(vec![
+        odd(json!({"name": "a/b", "resourceVersion": "1"})),
+        json!({}),
+        odd(json!({"name": "b", "namespace": "n", "resourceVersion": "2"})),
+    ]);
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["(+b 2)", "synced"]).await;
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    api.tell("ADDED", &odd(json!({"name": "..", "resourceVersion": "3"})));
+    api.tell(
+        "ADDED",
+        &odd(json!({"name": "c", "namespace": "n", "resourceVersion": "4", "labels": 5, "ownerReferences": "x"})),
+    );
+    expect(&mut subscription, &["+c 4"]).await;
+    assert_eq!(api.open_watches().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_namespaces_are_one_subscription_that_syncs_once() {
+    let api = FakeApi::new(|sent| {
+        (sent.path.contains("/namespaces/m/things") && !sent.is_watch())
+            .then(|| (200, json!({"metadata": {"resourceVersion": "1"}, "items": []})))
+    });
+    api.set_things(vec![thing("a", 1)]);
+    let cluster = api.cluster();
+    let scope = Scope::Namespaces([namespace("n"), namespace("m")].into());
+    let mut subscription = cluster.informers().subscribe(&account("p"), &things(), &scope).await.unwrap();
+    expect(&mut subscription, &["(+a 1)", "synced"]).await;
+    assert_eq!(cluster.watches(), 2);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(told(&mut subscription), [] as [&str; 0]);
+    drop(subscription);
+    assert_eq!(cluster.watches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_does_not_exist_is_synced_and_empty_until_it_appears() {
+    let api = FakeApi::new(|_| None);
+    api.set_kinds(&[]);
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["synced"]).await;
+    assert!(subscription.kind.borrow().is_none());
+    assert!(api.open_watches().is_empty());
+
+    api.set_things(vec![thing("a", 1)]);
+    api.set_kinds(&["things"]);
+    expect(&mut subscription, &["(+a 1)"]).await;
+    assert!(subscription.kind.borrow().is_some());
+    until("the watch is open", || api.open_watches().len() == 1).await;
+
+    // The CRD goes: its objects are told as deleted, and it may come back.
+    api.set_kinds(&[]);
+    cluster.discovery().doubt(&things());
+    expect(&mut subscription, &["-a"]).await;
+    until("the watch ends", || api.open_watches().is_empty()).await;
+    api.set_kinds(&["things"]);
+    expect(&mut subscription, &["(+a 1)"]).await;
+}
+
+fn refusing(who: &'static str, verb: &'static str) -> impl Fn(&crate::testing::Sent) -> Option<(u16, Value)> {
+    move |sent| {
+        let asked: Value = serde_json::from_str(&sent.body).unwrap_or_default();
+        (sent.path.ends_with("selfsubjectaccessreviews")
+            && sent.user == user(who)
+            && asked["spec"]["resourceAttributes"]["verb"] == verb)
+            .then(|| (201, json!({"status": {"allowed": false}})))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_without_the_right_is_refused_with_the_verb_that_is_missing() {
+    let api = FakeApi::new(refusing("q", "watch"));
+    let cluster = api.cluster();
+    let _first = subscribe(&cluster, "p").await;
+    let Err(ApiError::Forbidden(text)) = cluster.informers().subscribe(&account("q"), &things(), &Scope::All).await
+    else {
+        panic!()
+    };
+    assert!(
+        text.contains("operetta-plugins/q may not watch things of group x.example.com in all namespaces"),
+        "{text}"
+    );
+    assert!(text.contains("operetta install"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_loses_the_right_is_told_nothing_more_and_the_watch_goes_on() {
+    let lost = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let api = FakeApi::new({
+        let (lost, refuse) = (Arc::clone(&lost), refusing("p", "list"));
+        move |sent| if lost.load(Ordering::Relaxed) { refuse(sent) } else { None }
+    });
+    let cluster = api.cluster();
+    let mut first = subscribe(&cluster, "p").await;
+    let mut second = subscribe(&cluster, "q").await;
+    expect(&mut first, &["synced"]).await;
+    expect(&mut second, &["synced"]).await;
+    lost.store(true, Ordering::Relaxed);
+    let begin = tokio::time::Instant::now();
+    while first.changes.recv().await.is_some() {}
+    assert!(begin.elapsed() < Duration::from_secs(32), "{:?}", begin.elapsed());
+    until("the watch moves to the other", || api.open_watches().iter().map(|w| w.user.clone()).eq([user("q")])).await;
+    api.tell("ADDED", &thing("a", 1));
+    expect(&mut second, &["+a 1"]).await;
+    // The cache does not answer the first any more either.
+    assert!(cluster.informers.covering(&account("p"), &things(), None).is_none());
+    assert!(cluster.informers.covering(&account("q"), &things(), None).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sponsor_that_is_refused_is_replaced() {
+    let api = FakeApi::new(|sent| {
+        (sent.path.ends_with("/things") && sent.user == user("p")).then(|| status(403, "Forbidden", "no", &json!({})))
+    });
+    let cluster = api.cluster();
+    let mut first = subscribe(&cluster, "p").await;
+    let mut second = subscribe(&cluster, "q").await;
+    expect(&mut second, &["synced"]).await;
+    expect(&mut first, &["synced"]).await;
+    until("the other's watch is open", || api.open_watches().iter().map(|w| w.user.clone()).eq([user("q")])).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn secrets_are_never_shared() {
+    let api = FakeApi::new(|_| None);
+    let cluster = api.cluster();
+    let secrets = Resource::parse("", "v1", "secrets").unwrap();
+    let _p = cluster.informers().subscribe(&account("p"), &secrets, &Scope::All).await.unwrap();
+    let _q = cluster.informers().subscribe(&account("q"), &secrets, &Scope::All).await.unwrap();
+    assert_eq!(cluster.watches(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_scoped_kind_cannot_be_watched_in_a_namespace() {
+    let api = FakeApi::new(|_| None);
+    let cluster = api.cluster();
+    let nodes = Resource::parse("", "v1", "nodes").unwrap();
+    let scope = Scope::Namespaces([namespace("n")].into());
+    assert!(matches!(cluster.informers().subscribe(&account("p"), &nodes, &scope).await, Err(ApiError::Invalid(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_goes_away_for_a_while_loses_nothing() {
+    let down = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let api = FakeApi::new({
+        let down = Arc::clone(&down);
+        move |_| down.load(Ordering::Relaxed).then(|| (0, json!("connection refused")))
+    });
+    api.set_things(vec![thing("a", 1)]);
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["(+a 1)", "synced"]).await;
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    down.store(true, Ordering::Relaxed);
+    api.end_watches();
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(told(&mut subscription), [] as [&str; 0]);
+    down.store(false, Ordering::Relaxed);
+    let mut opened = 0;
+    for _ in 0..6_000 {
+        opened = api.open_watches().len();
+        if opened == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(opened, 1);
+    api.tell("MODIFIED", &thing("a", 2));
+    expect(&mut subscription, &["~a 2"]).await;
+}

@@ -100,15 +100,21 @@ fn definition(installation: &Installation, crd: &Value) -> Result<Value, Install
         return Err(InstallError::NoCrd(format!("metadata.name {name:?} is not its plural and its group {group:?}")));
     }
     let what = format!("customresourcedefinition.apiextensions.k8s.io/{name}");
-    if ["k8s.io", "kubernetes.io"].iter().any(|own| group == *own || group.ends_with(&format!(".{own}"))) || group == "operetta.dev" {
+    if ["k8s.io", "kubernetes.io"].iter().any(|own| group == *own || group.ends_with(&format!(".{own}")))
+        || group == "operetta.dev"
+    {
         return Err(InstallError::ReservedGroup(what));
     }
-    if !matches!(text("/spec/conversion/strategy"), "" | "None") || crd.pointer("/spec/conversion/webhook").is_some_and(|w| !w.is_null()) {
+    if !matches!(text("/spec/conversion/strategy"), "" | "None")
+        || crd.pointer("/spec/conversion/webhook").is_some_and(|w| !w.is_null())
+    {
         return Err(InstallError::Webhook(what));
     }
     let mut definition = crd.clone();
     let metadata = crd.pointer("/metadata");
-    let carried = |field: &str| metadata.and_then(|m| m.get(field)).cloned().filter(Value::is_object).unwrap_or_else(|| json!({}));
+    let carried = |field: &str| {
+        metadata.and_then(|m| m.get(field)).cloned().filter(Value::is_object).unwrap_or_else(|| json!({}))
+    };
     let (mut marked, annotations) = (carried("labels"), carried("annotations"));
     if let (Some(all), Value::Object(ours)) = (marked.as_object_mut(), labels(installation)) {
         all.extend(ours);
@@ -154,7 +160,13 @@ fn placed(installation: &Installation) -> (Vec<Value>, BTreeMap<Namespace, Vec<V
     (everywhere, placed)
 }
 
-fn role(installation: &Installation, kind: &str, name: &str, namespace: Option<&Namespace>, rules: &[Value]) -> [Value; 2] {
+fn role(
+    installation: &Installation,
+    kind: &str,
+    name: &str,
+    namespace: Option<&Namespace>,
+    rules: &[Value],
+) -> [Value; 2] {
     let mut metadata = json!({"name": name, "labels": labels(installation)});
     if let (Some(namespace), Some(fields)) = (namespace, metadata.as_object_mut()) {
         fields.insert("namespace".to_owned(), namespace.as_str().into());

@@ -1,1 +1,208 @@
+use expect_test::expect;
+use operetta_core::name::{AccountName, Namespace};
+use serde_json::json;
+
 use super::*;
+use crate::testing::{FakeApi, status};
+
+fn namespace(name: &str) -> Namespace {
+    Namespace::parse(name).unwrap()
+}
+
+fn crd() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "pets.petstore.example.com", "labels": {"own": "1"}, "finalizers": ["a/b"]},
+        "spec": {
+            "group": "petstore.example.com", "scope": "Namespaced", "names": {"plural": "pets", "kind": "Pet"},
+            "versions": [{"name": "v1", "served": true, "storage": true}, {"name": "v0", "served": false, "storage": false}],
+        },
+        "status": {},
+    })
+}
+
+fn rule(group: &str, resource: &str, namespaces: &[&str]) -> Rule {
+    Rule {
+        api_groups: vec![group.into()],
+        resources: vec![resource.into()],
+        verbs: vec!["get".into(), "list".into()],
+        namespaces: namespaces.iter().map(|n| namespace(n)).collect(),
+        ..Rule::default()
+    }
+}
+
+fn installation() -> Installation {
+    Installation {
+        plugin: PluginName::parse("petstore").unwrap(),
+        account: ServiceAccount {
+            namespace: namespace("operetta-plugins"),
+            name: AccountName::parse("petstore").unwrap(),
+        },
+        crds: vec![crd()],
+        rules: vec![rule("petstore.example.com", "pets", &[]), rule("", "secrets", &["a", "b"])],
+        events: true,
+        scope: Scope::All,
+    }
+}
+
+fn lines(objects: &[Value]) -> String {
+    objects.iter().map(|object| format!("{object}\n")).collect()
+}
+
+#[test]
+fn what_is_installed() {
+    expect![[r#"
+        {"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"annotations":{},"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore","own":"1"},"name":"pets.petstore.example.com"},"spec":{"group":"petstore.example.com","names":{"kind":"Pet","plural":"pets"},"scope":"Namespaced","versions":[{"name":"v1","served":true,"storage":true},{"name":"v0","served":false,"storage":false}]}}
+        {"apiVersion":"v1","kind":"Namespace","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta"},"name":"operetta-plugins"}}
+        {"apiVersion":"v1","automountServiceAccountToken":false,"kind":"ServiceAccount","metadata":{"annotations":{"operetta.dev/plugin":"petstore"},"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"petstore","namespace":"operetta-plugins"}}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore"},"rules":[{"apiGroups":["petstore.example.com"],"resources":["pets"],"verbs":["get","list"]},{"apiGroups":["","events.k8s.io"],"resources":["events"],"verbs":["create","patch"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"operetta:petstore"},"subjects":[{"kind":"ServiceAccount","name":"petstore","namespace":"operetta-plugins"}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore","namespace":"a"},"rules":[{"apiGroups":[""],"resources":["secrets"],"verbs":["get","list"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore","namespace":"a"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"operetta:petstore"},"subjects":[{"kind":"ServiceAccount","name":"petstore","namespace":"operetta-plugins"}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore","namespace":"b"},"rules":[{"apiGroups":[""],"resources":["secrets"],"verbs":["get","list"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore","namespace":"b"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"operetta:petstore"},"subjects":[{"kind":"ServiceAccount","name":"petstore","namespace":"operetta-plugins"}]}
+    "#]]
+    .assert_eq(&lines(&render(&installation()).unwrap()));
+}
+
+#[test]
+fn a_plugin_that_is_limited_to_namespaces_gets_roles_there_and_nothing_else() {
+    let limited = Installation {
+        scope: Scope::Namespaces([namespace("a"), namespace("c")].into()),
+        crds: vec![],
+        ..installation()
+    };
+    let objects = render(&limited).unwrap();
+    let shown: Vec<_> = objects
+        .iter()
+        .map(|o| {
+            let rules: Vec<_> =
+                o["rules"].as_array().into_iter().flatten().map(|r| r["resources"][0].as_str().unwrap()).collect();
+            format!(
+                "{} {} {}",
+                o["kind"].as_str().unwrap(),
+                o["metadata"]["namespace"].as_str().unwrap_or("-"),
+                rules.join(",")
+            )
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "Namespace - ",
+            "ServiceAccount operetta-plugins ",
+            "Role a pets,secrets,events",
+            "RoleBinding a ",
+            "Role c pets,events",
+            "RoleBinding c ",
+        ]
+    );
+}
+
+#[test]
+fn the_hosts_own_rights_are_narrow() {
+    let account =
+        ServiceAccount { namespace: namespace("operetta-system"), name: AccountName::parse("operetta").unwrap() };
+    expect![[r#"
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta"},"rules":[{"apiGroups":[""],"resources":["serviceaccounts"],"verbs":["get","impersonate"]},{"apiGroups":["apiextensions.k8s.io"],"resources":["customresourcedefinitions"],"verbs":["get","list","watch"]},{"apiGroups":["operetta.dev"],"resources":["plugins"],"verbs":["get","list","watch"]},{"apiGroups":["operetta.dev"],"resources":["plugins/status"],"verbs":["patch"]},{"apiGroups":["events.k8s.io"],"resources":["events"],"verbs":["create","patch"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"operetta"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta","namespace":"operetta-system"},"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["create","get","update","patch"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta","namespace":"operetta-system"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"operetta"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
+    "#]]
+    .assert_eq(&lines(&host_rbac(&account)));
+}
+
+#[test]
+fn crds_that_could_do_harm_are_refused() {
+    let try_with = |change: fn(&mut Value)| {
+        let mut crd = crd();
+        change(&mut crd);
+        render(&Installation { crds: vec![crd], ..installation() }).map(drop)
+    };
+    let regroup = |crd: &mut Value, group: &str| {
+        crd["spec"]["group"] = group.into();
+        crd["metadata"]["name"] = format!("pets.{group}").into();
+    };
+    for result in [
+        try_with(|c| (c["spec"]["group"], c["metadata"]["name"]) = ("k8s.io".into(), "pets.k8s.io".into())),
+        try_with(|c| (c["spec"]["group"], c["metadata"]["name"]) = ("x.k8s.io".into(), "pets.x.k8s.io".into())),
+        try_with(|c| {
+            (c["spec"]["group"], c["metadata"]["name"]) = ("x.kubernetes.io".into(), "pets.x.kubernetes.io".into())
+        }),
+        try_with(|c| (c["spec"]["group"], c["metadata"]["name"]) = ("operetta.dev".into(), "pets.operetta.dev".into())),
+    ] {
+        assert!(matches!(result, Err(InstallError::ReservedGroup(_))), "{result:?}");
+    }
+    assert!(matches!(
+        try_with(|c| c["spec"]["conversion"] = json!({"strategy": "Webhook"})),
+        Err(InstallError::Webhook(_))
+    ));
+    assert!(matches!(
+        try_with(|c| c["spec"]["conversion"] = json!({"strategy": "None", "webhook": {}})),
+        Err(InstallError::Webhook(_))
+    ));
+    assert!(matches!(try_with(|c| c["kind"] = "ClusterRole".into()), Err(InstallError::NoCrd(_))));
+    assert!(matches!(
+        try_with(|c| c["metadata"]["name"] = "pets.other.example.com".into()),
+        Err(InstallError::NoCrd(_))
+    ));
+    assert!(try_with(|c| c["spec"]["conversion"] = json!({"strategy": "None"})).is_ok());
+    let mut fine = crd();
+    regroup(&mut fine, "notk8s.io");
+    assert!(render(&Installation { crds: vec![fine], ..installation() }).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crd_of_another_plugin_is_refused_before_anything_is_written() {
+    let api = FakeApi::new(|sent| {
+        (sent.method == "GET" && sent.path.ends_with("/pets.petstore.example.com"))
+            .then(|| (200, json!({"metadata": {"labels": {"operetta.dev/plugin": "zoo"}}})))
+    });
+    let error = install(&api.client(), &installation(), true).await.unwrap_err();
+    assert!(matches!(&error, InstallError::Taken { other, .. } if other == "zoo"), "{error}");
+    assert!(api.sent().iter().all(|s| s.method == "GET"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_object_is_said_to_be_created_configured_or_unchanged() {
+    let established = json!({"metadata": {"resourceVersion": "1"}, "status": {"conditions": [{"type": "Established", "status": "True"}]}});
+    let api = FakeApi::new(move |sent| {
+        let role = sent.path.contains("/clusterroles/");
+        Some(match sent.method.as_str() {
+            "GET" if sent.path.ends_with("/pets") => (200, json!({"items": []})),
+            "GET" if sent.path.contains("/customresourcedefinitions/") => (200, established.clone()),
+            "GET" if role => (200, json!({"metadata": {"resourceVersion": "1"}})),
+            "GET" => status(404, "NotFound", "no", &json!({})),
+            _ if role => (200, json!({"metadata": {"resourceVersion": "2"}})),
+            _ => (200, json!({"metadata": {"resourceVersion": "1"}})),
+        })
+    });
+    let installed = install(&api.client(), &installation(), false).await.unwrap();
+    let shown: Vec<_> = installed.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        shown,
+        [
+            "customresourcedefinition.apiextensions.k8s.io/pets.petstore.example.com unchanged",
+            "namespace/operetta-plugins created",
+            "serviceaccount/petstore created",
+            "clusterrole.rbac.authorization.k8s.io/operetta:petstore configured",
+            "clusterrolebinding.rbac.authorization.k8s.io/operetta:petstore created",
+            "role.rbac.authorization.k8s.io/operetta:petstore created",
+            "rolebinding.rbac.authorization.k8s.io/operetta:petstore created",
+            "role.rbac.authorization.k8s.io/operetta:petstore created",
+            "rolebinding.rbac.authorization.k8s.io/operetta:petstore created",
+        ]
+    );
+    assert!(
+        api.sent()
+            .iter()
+            .filter(|s| s.method == "PATCH")
+            .all(|s| s.query == "fieldManager=operetta-install&force=false")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crd_that_is_never_served_is_an_error() {
+    let api = FakeApi::new(|_| Some((200, json!({"metadata": {"resourceVersion": "1"}}))));
+    assert!(matches!(install(&api.client(), &installation(), false).await, Err(InstallError::NotEstablished(_))));
+}

@@ -19,12 +19,7 @@ use super::{
     PluginKubernetes, body,
     write::{describe, url},
 };
-use crate::{
-    informer::Reading,
-    object::Entry,
-    ownership::changes_nothing,
-    request::Fault,
-};
+use crate::{informer::Reading, object::Entry, ownership::changes_nothing, request::Fault};
 
 const APPLY: &str = "application/apply-patch+yaml";
 /// Applies remembered for one plugin; beyond, all are forgotten, which costs a request each.
@@ -144,7 +139,10 @@ fn other_plugins(conflicts: &[(String, String)], own: &FieldManager) -> Option<S
     let other: Vec<_> = conflicts.iter().filter(|(m, _)| FieldManager::is_plugin(m) && m != own.as_str()).collect();
     let (manager, _) = other.first()?;
     let fields: Vec<_> = other.iter().filter(|(m, _)| m == manager).map(|(_, field)| field.as_str()).collect();
-    Some(format!("{manager} owns {}, which {own} would set otherwise; let one of the two plugins own it", fields.join(", ")))
+    Some(format!(
+        "{manager} owns {}, which {own} would set otherwise; let one of the two plugins own it",
+        fields.join(", ")
+    ))
 }
 
 #[cfg(test)]

@@ -25,9 +25,13 @@ pub fn object(
         return Err(ApiError::Invalid(format!("{what}: `metadata` of the object is no map")));
     };
     identity(what, metadata, namespace, key, true)?;
-    let named = ["name", "generateName"].iter().any(|f| metadata.get(*f).and_then(Value::as_str).is_some_and(|n| !n.is_empty()));
+    let named = ["name", "generateName"]
+        .iter()
+        .any(|f| metadata.get(*f).and_then(Value::as_str).is_some_and(|n| !n.is_empty()));
     if !named {
-        return Err(ApiError::Invalid(format!("{what}: the object has neither metadata.name nor metadata.generateName")));
+        return Err(ApiError::Invalid(format!(
+            "{what}: the object has neither metadata.name nor metadata.generateName"
+        )));
     }
     Ok(Value::Object(object))
 }
@@ -62,7 +66,9 @@ fn identity(
     fill: bool,
 ) -> Result<(), ApiError> {
     match namespace {
-        Some(namespace) if fill || metadata.contains_key("namespace") => agree(what, metadata, "namespace", namespace.as_str())?,
+        Some(namespace) if fill || metadata.contains_key("namespace") => {
+            agree(what, metadata, "namespace", namespace.as_str())?
+        }
         None if metadata.get("namespace").is_some_and(|n| n.as_str() != Some("")) => {
             return Err(ApiError::Invalid(format!("{what}: the object names a namespace, and the call none")));
         }

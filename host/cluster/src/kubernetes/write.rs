@@ -250,6 +250,14 @@ pub(super) fn describe(verb: &str, resource: &Resource, key: &ObjectKey, subreso
     }
 }
 
-pub(super) fn url(resource: &Resource, key: &ObjectKey, subresource: Option<&Subresource>, manager: &FieldManager) -> Url {
-    Url::of(resource, key.namespace.as_ref()).object(&key.name).subresource(subresource).query("fieldManager", manager.as_str())
+pub(super) fn url(
+    resource: &Resource,
+    key: &ObjectKey,
+    subresource: Option<&Subresource>,
+    manager: &FieldManager,
+) -> Url {
+    Url::of(resource, key.namespace.as_ref())
+        .object(&key.name)
+        .subresource(subresource)
+        .query("fieldManager", manager.as_str())
 }
