@@ -12,6 +12,7 @@ use std::{
         unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
 
 use operetta_core::name::Digest;
@@ -22,6 +23,14 @@ use wasmtime::{Engine, component::Component};
 const LEN: usize = 32;
 /// Before everything else in the MAC; changes when the layout of an entry does.
 const LAYOUT: &[u8] = b"operetta compiled component 1\0";
+/// How the name of a file begins that is not an entry yet.
+const DRAFT: &str = ".draft-";
+/// How the name of an entry ends.
+const ENTRY: &str = ".cwasm";
+/// No compiler runs that long.
+const DRAFT_AGE: Duration = Duration::from_secs(60 * 60);
+/// An entry that was not used for that long goes; compiling it again costs seconds.
+const ENTRY_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Write permission of group and others.
 const OTHERS_WRITE: u32 = 0o022;
 /// Any permission of group and others.
@@ -75,6 +84,15 @@ enum EntryError {
     Refused(String),
 }
 
+/// Why compiled code was not kept.
+#[derive(Debug)]
+pub(crate) enum KeepError {
+    /// wasmtime does not load it.
+    Unfit(String),
+    /// The file system, or somebody else.
+    Host(String),
+}
+
 impl Cache {
     /// Opens the cache in `dir` under the key in `key_file`; makes what does not exist.
     pub fn open(engine: &Engine, dir: &Path, key_file: &Path) -> Result<Self, CacheError> {
@@ -99,6 +117,7 @@ impl Cache {
                 });
             }
         }
+        sweep(&dir);
         let key = read_key(key_file)?;
         let mut hasher = StableHasher(blake3::Hasher::new());
         engine.precompile_compatibility_hash().hash(&mut hasher);
@@ -109,7 +128,11 @@ impl Cache {
     pub fn find(&self, digest: &Digest) -> Option<Component> {
         let path = self.path(digest);
         match self.read(&path, digest) {
-            Ok(component) => Some(component),
+            Ok(component) => {
+                // By its age an entry that nobody uses is found.
+                let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+                Some(component)
+            }
             Err(EntryError::Absent) => None,
             Err(why) => {
                 tracing::warn!(path = %path.display(), reason = %why, "a cached component is not used; it is deleted and compiled again");
@@ -123,11 +146,11 @@ impl Cache {
 
     /// An empty file that only this user can read, for a compiler to write to.
     pub fn draft(&self) -> io::Result<NamedTempFile> {
-        tempfile::Builder::new().prefix(".draft-").tempfile_in(&self.dir)
+        tempfile::Builder::new().prefix(DRAFT).tempfile_in(&self.dir)
     }
 
     /// Makes what a compiler wrote into the entry of this component, and maps it.
-    pub fn keep(&self, digest: &Digest, mut draft: NamedTempFile) -> Result<Component, String> {
+    pub fn keep(&self, digest: &Digest, mut draft: NamedTempFile) -> Result<Component, KeepError> {
         let path = self.path(digest);
         let written = (|| {
             let file = draft.as_file_mut();
@@ -137,16 +160,19 @@ impl Cache {
             file.write_all(mac.as_bytes())?;
             draft.persist(&path).map_err(|error| error.error)
         })();
-        written.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        written.map_err(|error| KeepError::Host(format!("cannot write {}: {error}", path.display())))?;
         self.read(&path, digest).map_err(|why| {
             let _ = fs::remove_file(&path);
-            format!("what the compiler wrote to {} cannot be used: {why}", path.display())
+            match why {
+                EntryError::Refused(why) => KeepError::Unfit(why),
+                why => KeepError::Host(format!("{}: {why}", path.display())),
+            }
         })
     }
 
     fn path(&self, digest: &Digest) -> PathBuf {
         let engine: String = self.engine_hash.to_hex().chars().take(16).collect();
-        self.dir.join(format!("{}-{engine}.cwasm", digest.hex()))
+        self.dir.join(format!("{}-{engine}{ENTRY}", digest.hex()))
     }
 
     fn read(&self, path: &Path, digest: &Digest) -> Result<Component, EntryError> {
@@ -197,6 +223,27 @@ fn map(engine: &Engine, file: &File) -> wasmtime::Result<Component> {
     // can read, and this host writes a MAC only over what its own compiler printed. Only this user can write to the file (owner and mode were checked on this descriptor), and the
     // host never writes to an entry after it was renamed into place.
     unsafe { Component::deserialize_file(engine, path) }
+}
+
+/// Deletes drafts that a host left behind when it was killed, and entries of components or engines that are used no more.
+fn sweep(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let kept = if name.starts_with(DRAFT) {
+            DRAFT_AGE
+        } else if name.ends_with(ENTRY) {
+            ENTRY_AGE
+        } else {
+            continue;
+        };
+        let age = entry.metadata().and_then(|meta| meta.modified()).map(|modified| modified.elapsed());
+        if let Ok(Ok(age)) = age
+            && age > kept
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Refuses what belongs to someone else, or what others have a forbidden right to.

@@ -49,6 +49,9 @@ pub enum CompileError {
     /// Not valid.
     #[error("the component is not valid: {0}; build it again")]
     Invalid(String),
+    /// wasmtime does not load what was compiled.
+    #[error("the compiled component does not fit into this host: {0}; make it smaller, or build it again")]
+    Unfit(String),
     /// Took too much of something.
     #[error("compiling needs more than {0}; make the component smaller")]
     Limit(String),

@@ -11,6 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     bindings::OperatorPre,
+    cache::KeepError,
     capability,
     compile::{self, CompileError},
     describe::{self, DescribeError},
@@ -157,5 +158,8 @@ async fn compile(
     tokio::task::spawn_blocking(move || inner.cache.keep(&digest, draft))
         .await
         .map_err(|e| host(e.to_string()))?
-        .map_err(host)
+        .map_err(|why| match why {
+            KeepError::Unfit(why) => CompileError::Unfit(why).into(),
+            KeepError::Host(why) => host(why),
+        })
 }

@@ -103,7 +103,8 @@ impl Operator {
         match (answer, fault) {
             (Some(answer), fault) => {
                 if let Some(fault) = fault {
-                    let text = format!("a task that the reconcile left behind ended badly: {fault:?}");
+                    let failure = fault.of_reconcile(limits.deadline, limits.cpu);
+                    let text = format!("a task that the reconcile left behind ended badly: {failure}");
                     effects.log(Level::Warn, "operetta", &text, &[]);
                 }
                 convert_answer(answer)

@@ -4,6 +4,7 @@ use std::{
     fs,
     os::unix::fs::{PermissionsExt, chown, symlink},
     path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
 
 use operetta_sandbox::{Sandbox, SandboxError};
@@ -110,4 +111,29 @@ async fn an_unsafe_folder_or_key_is_refused_with_what_to_do() {
     inside.key_file = cache.join("key");
     let text = Sandbox::new(inside).err().unwrap().to_string();
     assert!(text.contains("within the cache"), "{text}");
+}
+
+#[tokio::test]
+async fn what_nobody_uses_any_more_goes_and_the_rest_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    assert!(!found(directory).await);
+    let used = entry(directory);
+    let age = |path: &Path, days: u64| {
+        let then = SystemTime::now() - Duration::from_secs(days * 24 * 60 * 60);
+        fs::File::options().write(true).create(true).truncate(false).open(path).unwrap().set_modified(then).unwrap();
+    };
+    let cache = directory.join("cache");
+    for (name, days) in
+        [("old.cwasm", 31), ("recent.cwasm", 29), (".draft-old", 1), (".draft-new", 0), ("notes.txt", 400)]
+    {
+        age(&cache.join(name), days);
+    }
+    age(&used, 29);
+    assert!(found(directory).await);
+    assert!(fs::metadata(&used).unwrap().modified().unwrap().elapsed().unwrap() < Duration::from_secs(60));
+    let mut left: Vec<_> =
+        fs::read_dir(&cache).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    left.sort();
+    assert_eq!(left, [".draft-new", used.file_name().unwrap().to_str().unwrap(), "notes.txt", "recent.cwasm"]);
 }

@@ -43,6 +43,13 @@ async fn what_is_not_valid_is_refused_by_the_compiler() {
 }
 
 #[tokio::test]
+async fn more_memories_than_a_slot_has_are_refused_when_it_is_loaded_not_when_it_runs() {
+    let more_imports = "(core module $more (memory 1) (memory 1)) (core instance (instantiate $more)) (core instance (instantiate $more))";
+    let (phase, text) = refused(Crash { more_imports, ..Crash::default() }.wasm()).await;
+    assert!(phase == "compile" && text.contains("memories"), "{text}");
+}
+
+#[tokio::test]
 async fn exports_of_another_shape_do_not_fit() {
     let wat = r#"(component (core module $m (func (export "f"))) (core instance $i (instantiate $m))
         (func $f (canon lift (core func $i "f"))) (export "manifest" (func $f)) (export "reconcile" (func $f)))"#;
@@ -154,7 +161,7 @@ async fn a_compiler_has_limits_and_a_failing_one_is_named() {
     assert!(text.contains("oh no"), "{text}");
     // One that says nothing wrong and writes nothing right.
     let error = program(&["/bin/sh", "-c", "cat >/dev/null; echo no code"]).load(imports()).await.err().unwrap();
-    assert!(error.phase() == "compile" && error.to_string().contains("cannot be used"), "{error}");
+    assert!(error.phase() == "compile" && error.to_string().contains("does not fit into this host"), "{error}");
     assert_eq!(std::fs::read_dir(directory.path().join("cache")).unwrap().count(), 0, "something stayed in the cache");
     let limit = CompileLimits { component: 1_000, ..CompileLimits::default() };
     let error = limits(limit).load(imports()).await.err().unwrap();
