@@ -138,7 +138,7 @@ async fn each(mut call: impl AsyncFnMut()) -> (Duration, Duration) {
         for _ in 0..CALLS {
             call().await;
         }
-        best = (best.0.min((cpu() - before) / CALLS), best.1.min(began.elapsed() / CALLS));
+        best = (best.0.min(cpu().saturating_sub(before) / CALLS), best.1.min(began.elapsed() / CALLS));
     }
     best
 }

@@ -28,9 +28,9 @@ const DRAFT: &str = ".draft-";
 /// How the name of an entry ends.
 const ENTRY: &str = ".cwasm";
 /// No compiler runs that long.
-const DRAFT_AGE: Duration = Duration::from_secs(60 * 60);
+const DRAFT_AGE: Duration = Duration::from_hours(1);
 /// An entry that was not used for that long goes; compiling it again costs seconds.
-const ENTRY_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+const ENTRY_AGE: Duration = Duration::from_hours(30 * 24);
 /// Write permission of group and others.
 const OTHERS_WRITE: u32 = 0o022;
 /// Any permission of group and others.

@@ -36,8 +36,8 @@ impl Default for CompileLimits {
         Self {
             // An operator of 1.3 MB takes 300 MB and 2.3 s; the largest that make sense (a scripting language's interpreter) some ten times as much.
             memory: 4 << 30,
-            cpu: Duration::from_secs(60),
-            wall: Duration::from_secs(120),
+            cpu: Duration::from_mins(1),
+            wall: Duration::from_mins(2),
             component: 64 << 20,
         }
     }

@@ -93,9 +93,9 @@ fn backtrace(trace: &WasmBacktrace) -> String {
         ["core::panicking", "std::panicking", "std::sys", "std::process", "rust_begin_unwind", "__rust"];
     let text = trace.to_string();
     let names = text.lines().filter_map(|line| line.split_once('!')).map(|(_, name)| tidy(name.trim()));
-    let named: Vec<_> = names.filter(|name| !MACHINERY.iter().any(|machinery| name.starts_with(machinery))).collect();
-    let mut place = named.iter().take(FRAMES).map(String::as_str).collect::<Vec<_>>().join(" < ");
-    if named.len() > FRAMES {
+    let shown: Vec<_> = names.filter(|name| !MACHINERY.iter().any(|machinery| name.starts_with(machinery))).collect();
+    let mut place = shown.iter().take(FRAMES).map(String::as_str).collect::<Vec<_>>().join(" < ");
+    if shown.len() > FRAMES {
         place.push_str(" < …");
     }
     place

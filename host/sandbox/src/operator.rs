@@ -125,7 +125,7 @@ impl Operator {
     ) -> wasmtime::Result<()> {
         let mut store = store(&self.component.inner.engine, state, meter, message);
         let operator = self.component.pre.instantiate_async(&mut store).await?;
-        let request = convert_request(request);
+        let request = convert_request(&request);
         store
             .run_concurrent(async |accessor| {
                 *answer = Some(operator.call_reconcile(accessor, request).await?);
@@ -158,7 +158,7 @@ impl Warm {
 
     /// Calls it.
     pub async fn reconcile(&mut self, request: Request) -> Result<Outcome, Failure> {
-        let (operator, request) = (&self.operator, convert_request(request));
+        let (operator, request) = (&self.operator, convert_request(&request));
         let call = async |accessor: &Accessor<State>| operator.call_reconcile(accessor, request).await;
         match self.store.run_concurrent(call).await.and_then(|answer| answer) {
             Ok(answer) => convert_answer(answer),
@@ -167,7 +167,7 @@ impl Warm {
     }
 }
 
-fn convert_request(request: Request) -> bindings::Request {
+fn convert_request(request: &Request) -> bindings::Request {
     bindings::Request {
         controller: request.controller.as_str().to_owned(),
         key: types::ObjectKey {

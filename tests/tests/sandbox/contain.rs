@@ -146,7 +146,7 @@ async fn a_crash_harms_no_neighbour_and_more_calls_than_slots_wait_their_turn() 
 #[tokio::test]
 async fn guests_that_spin_on_every_core_delay_others_by_milliseconds() {
     let (sandbox, plugin) = crash().await;
-    plugin.limit(|policy| policy.limits.cpu = Duration::from_secs(60));
+    plugin.limit(|policy| policy.limits.cpu = Duration::from_mins(1));
     let spin = futures::future::join_all((0..4).map(|_| plugin.call("any", None, 2)));
     let quick = async {
         eventually("they spin", PATIENCE, async || {

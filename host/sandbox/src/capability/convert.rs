@@ -16,28 +16,28 @@ impl types::Host for State {}
 pub(crate) type Answer<T> = wasmtime::Result<Result<T, types::ApiError>>;
 
 /// A malformed argument.
-pub(crate) fn invalid(why: impl ToString) -> ApiError {
-    ApiError::Invalid(why.to_string())
+pub(crate) fn invalid(why: impl Into<String>) -> ApiError {
+    ApiError::Invalid(why.into())
 }
 
 /// Parses a kind.
 pub(crate) fn resource(resource: &types::Resource) -> Result<Resource, ApiError> {
-    Resource::parse(&resource.group, &resource.version, &resource.resource).map_err(invalid)
+    Resource::parse(&resource.group, &resource.version, &resource.resource).map_err(|error| invalid(error.to_string()))
 }
 
 /// Parses a key.
 pub(crate) fn key(key: &types::ObjectKey) -> Result<ObjectKey, ApiError> {
-    ObjectKey::parse(key.namespace.as_deref(), &key.name).map_err(invalid)
+    ObjectKey::parse(key.namespace.as_deref(), &key.name).map_err(|error| invalid(error.to_string()))
 }
 
 /// Parses a namespace.
 pub(crate) fn namespace(name: Option<&str>) -> Result<Option<Namespace>, ApiError> {
-    name.map(Namespace::parse).transpose().map_err(invalid)
+    name.map(Namespace::parse).transpose().map_err(|error| invalid(error.to_string()))
 }
 
 /// Parses a subresource.
 pub(crate) fn subresource(name: Option<&str>) -> Result<Option<Subresource>, ApiError> {
-    name.map(Subresource::parse).transpose().map_err(invalid)
+    name.map(Subresource::parse).transpose().map_err(|error| invalid(error.to_string()))
 }
 
 /// Reads options one by one: those that `take` does not know and those given twice are refused.
@@ -83,8 +83,8 @@ pub(crate) fn live(value: &str) -> Result<bool, ApiError> {
 }
 
 /// An object on its way into a guest.
-pub(crate) fn object(object: Arc<str>, cap: usize) -> Result<String, ApiError> {
-    fits(object.len(), cap, "").map(|()| String::from(&*object))
+pub(crate) fn object(object: &Arc<str>, cap: usize) -> Result<String, ApiError> {
+    fits(object.len(), cap, "").map(|()| String::from(&**object))
 }
 
 /// Refuses an answer over the limit.

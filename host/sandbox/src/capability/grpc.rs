@@ -28,7 +28,7 @@ impl HostWithStore<State> for Caps {
     async fn unary(accessor: &Accessor<State, Self>, call: grpc::Call, message: Vec<u8>) -> Answer<grpc::Reply> {
         let under_way = begin(accessor, message.len())?;
         let answer = async {
-            let under_way = under_way.map_err(exhausted)?;
+            let under_way = under_way.map_err(|error| exhausted(&error))?;
             let (channel, call) = convert(call)?;
             let reply = under_way.on_main(under_way.effects.unary(&channel, call, message)).await?;
             fits(&under_way, reply.message.len())?;
@@ -42,7 +42,7 @@ impl HostExchangeWithStore<State> for Caps {
     async fn open(accessor: &Accessor<State, Self>, call: grpc::Call) -> Answer<Resource<Stream>> {
         let under_way = begin(accessor, 0)?;
         let answer = async {
-            let under_way = under_way.map_err(exhausted)?;
+            let under_way = under_way.map_err(|error| exhausted(&error))?;
             let (channel, call) = convert(call)?;
             let stream = under_way.on_main(under_way.effects.open(&channel, call)).await?;
             accessor.with(|mut store| store.get().table.push(Stream(Arc::from(stream)))).map_err(|_| {
@@ -55,7 +55,7 @@ impl HostExchangeWithStore<State> for Caps {
     async fn send(accessor: &Accessor<State, Self>, this: Resource<Stream>, message: Vec<u8>) -> Answer<()> {
         let (stream, under_way) = (stream(accessor, &this)?, begin(accessor, message.len())?);
         let answer = async {
-            let under_way = under_way.map_err(exhausted)?;
+            let under_way = under_way.map_err(|error| exhausted(&error))?;
             under_way.effects.count_message(message.len())?;
             under_way.on_main(stream.send(message)).await
         };
@@ -64,7 +64,7 @@ impl HostExchangeWithStore<State> for Caps {
 
     async fn headers(accessor: &Accessor<State, Self>, this: Resource<Stream>) -> Answer<Metadata> {
         let (stream, under_way) = (stream(accessor, &this)?, begin(accessor, 0)?);
-        let answer = async { under_way.map_err(exhausted)?.on_main(stream.headers()).await };
+        let answer = async { under_way.map_err(|error| exhausted(&error))?.on_main(stream.headers()).await };
         Ok(answer.await.map_err(status))
     }
 
@@ -110,7 +110,7 @@ async fn receive(
     stream: &dyn Exchange,
     limit: u32,
 ) -> Result<Vec<Vec<u8>>, GrpcStatus> {
-    let under_way = under_way.map_err(exhausted)?;
+    let under_way = under_way.map_err(|error| exhausted(&error))?;
     if limit == 0 {
         return Err(GrpcStatus::of(INVALID_ARGUMENT, "receive-many takes a limit of at least 1"));
     }
@@ -123,10 +123,10 @@ async fn receive(
 }
 
 fn fits(under_way: &Call, bytes: usize) -> Result<(), GrpcStatus> {
-    super::convert::fits(bytes, under_way.effects.limits().message, "").map_err(exhausted)
+    super::convert::fits(bytes, under_way.effects.limits().message, "").map_err(|error| exhausted(&error))
 }
 
-fn exhausted(error: ApiError) -> GrpcStatus {
+fn exhausted(error: &ApiError) -> GrpcStatus {
     GrpcStatus::of(RESOURCE_EXHAUSTED, error.to_string())
 }
 

@@ -28,7 +28,7 @@ impl HostWithStore<State> for Caps {
             let mut live = false;
             convert::options(options, &["freshness"], |_, value| convert::live(&value).map(|value| live = value))?;
             let object = call.on_main(call.effects.get(&resource, &key, live)).await?;
-            convert::object(object, call.effects.limits().message)
+            convert::object(&object, call.effects.limits().message)
         };
         Ok(answer.await.map_err(types::ApiError::from))
     }

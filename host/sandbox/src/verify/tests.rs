@@ -1,3 +1,5 @@
+//! What is refused at first sight, and that nothing panics on the way.
+
 use super::*;
 
 const CAP: usize = 1 << 20;
@@ -46,7 +48,7 @@ fn a_file_that_is_still_copied_is_cut_short_not_damaged() {
             other => panic!("{len} of {}: {other:?}", whole.len()),
         }
     }
-    assert!(ends_between_sections < 10, "{ends_between_sections}");
+    assert!(ends_between_sections < 20, "{ends_between_sections}");
 }
 
 #[test]
