@@ -74,6 +74,8 @@ pub struct Workspace {
 pub struct Component {
     /// Its name, and that of its plugin.
     pub name: &'static str,
+    /// The package that it was built from.
+    pub package: &'static str,
     /// `NAME.wasm`.
     pub wasm: PathBuf,
     /// `NAME.yaml`.
@@ -163,13 +165,7 @@ impl Workspace {
     }
 
     /// Builds components into the directory `what` of the target directory.
-    fn components(
-        &self,
-        what: &str,
-        recipes: &[Recipe],
-        host: &Path,
-        progress: &Progress,
-    ) -> Result<Vec<Component>> {
+    fn components(&self, what: &str, recipes: &[Recipe], host: &Path, progress: &Progress) -> Result<Vec<Component>> {
         let mut step = progress.step(what);
         let directory = self.target.join(what);
         fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
@@ -188,7 +184,7 @@ impl Workspace {
                 if replace(&wasm, &code)? || !document.is_file() || newer(host, &document) {
                     replace(&document, &generate(host, &wasm, &self.state_dir())?)?;
                 }
-                components.push(Component { name, wasm, document });
+                components.push(Component { name, package, wasm, document });
             }
         }
         let names = recipes.iter().map(|recipe| recipe.name).collect::<Vec<_>>().join(", ");
@@ -221,9 +217,10 @@ impl Built {
         &self.state
     }
 
-    /// All components.
-    pub fn components(&self) -> &[Component] {
-        &self.components
+    /// The files that `operetta install` takes: each component once, without its other versions.
+    pub fn installable(&self) -> Vec<&Path> {
+        let first = self.components.iter().filter(|component| component.name == component.package);
+        first.map(|component| component.wasm.as_path()).collect()
     }
 
     /// The component of a package.

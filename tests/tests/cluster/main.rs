@@ -5,6 +5,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 mod control_plane;
+mod identity;
+mod immortal;
+mod informers;
+mod layer;
+mod memcached;
 mod petstore;
 mod shared;
 mod supervisor;
+mod writes;

@@ -57,8 +57,7 @@ pub fn run() -> &'static RunDir {
 pub fn installed() -> &'static Built {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        let components: Vec<_> = built().components().iter().map(|component| component.wasm.as_path()).collect();
-        host::install(built(), shared().kubeconfig(), &components).expect("everything is installed");
+        host::install(built(), shared().kubeconfig(), &built().installable()).expect("everything is installed");
     });
     built()
 }

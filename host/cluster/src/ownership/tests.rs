@@ -204,8 +204,13 @@ fn an_item_is_matched_by_all_of_its_keys() {
     }}});
     let of = |ports: Value| json!({"apiVersion": "apps/v1", "kind": "X", "spec": {"ports": ports}});
     let live = of(json!([{"port": 53, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]));
-    // Which of the two the first item is could only be said by the schema, so this goes out.
-    assert!(!noop(&of(json!([{"port": 53}, {"port": 53, "protocol": "UDP"}])), &own(fields.clone()), &live));
+    assert!(noop(&of(json!([{"port": 53}, {"port": 53, "protocol": "UDP"}])), &own(fields.clone()), &live));
+    assert!(!noop(
+        &of(json!([{"port": 53, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}])),
+        &own(fields.clone()),
+        &live
+    ));
+    assert!(!noop(&of(json!([{"port": 53}, {"port": 53}])), &own(fields.clone()), &live));
     assert!(!noop(&of(json!([{"protocol": "UDP"}, {}])), &own(fields), &live));
 }
 
@@ -251,6 +256,18 @@ fn an_owned_empty_map_is_a_leaf() {
         &own(json!({})),
         &of(json!({}))
     ));
+}
+
+/// An owner reference is an item of a keyed list and owned as a whole.
+#[test]
+fn an_item_that_is_owned_at_once_is_compared_as_a_whole() {
+    let of = |controller: bool| {
+        let owner = json!({"apiVersion": "v1", "kind": "Y", "name": "y", "uid": "1", "controller": controller});
+        json!({"apiVersion": "apps/v1", "kind": "X", "metadata": {"ownerReferences": [owner]}})
+    };
+    let owned = own(json!({"f:metadata": {"f:ownerReferences": {"k:{\"uid\":\"1\"}": {}}}}));
+    assert!(noop(&of(true), &owned, &of(true)));
+    assert!(!noop(&of(true), &owned, &of(false)));
 }
 
 /// Whatever stands there, an answer and no panic; and a body that names one field more or less than is owned is never a no-op.
