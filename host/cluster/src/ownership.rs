@@ -137,13 +137,16 @@ fn item(member: &str, child: &Value, body: &[Value], live: &[Value]) -> Option<(
     if keys.is_empty() {
         return None;
     }
-    // A key field that the body leaves out has its default, as a port's protocol; were the default another than the owned one, that field would be owned as well.
-    let mine = |item: &Value| keys.iter().all(|(key, wanted)| item.get(key).is_none_or(|v| equal(v, wanted)));
-    let named = |item: &Value| keys.iter().any(|(key, _)| item.get(key).is_some());
+    // A key field that the body leaves out, as a port's protocol, has its default; then it is among the keys, but not among the owned fields. What is owned at once names all.
+    let child_fields = child.as_object()?;
+    let named = |key: &str| child_fields.is_empty() || child_fields.contains_key(&format!("f:{key}"));
+    let mine = |item: &Value| {
+        keys.iter().all(|(key, wanted)| item.get(key).map_or(!named(key), |value| named(key) && equal(value, wanted)))
+    };
     let theirs = |item: &Value| keys.iter().all(|(key, wanted)| item.get(key).is_some_and(|v| equal(v, wanted)));
-    let (here, there) = (only(body, |item| named(item) && mine(item))?, only(live, theirs)?);
-    let (Value::Object(body), Value::Object(live)) = (body.get(here)?, live.get(there)?) else { return None };
-    map(body, child.as_object()?, live).then_some((here, there))
+    let (here, there) = (only(body, mine)?, only(live, theirs)?);
+    // An item may be owned at once, as an owner reference is.
+    value(body.get(here)?, child, live.get(there)?).then_some((here, there))
 }
 
 fn only(list: &[Value], wanted: impl Fn(&Value) -> bool) -> Option<usize> {

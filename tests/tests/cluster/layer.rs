@@ -1,0 +1,224 @@
+//! What tests of the cluster layer share: the layer itself on the shared API server, plugins' accounts with rights, and a kind that belongs to one test.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, ensure};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
+};
+use operetta_cluster::{
+    Cluster,
+    client::{Target, connect, wait_until_ready},
+    identity::Impersonation,
+};
+use operetta_core::{
+    cache::{Change, Scope, Subscription},
+    name::{AccountName, ControllerName, Namespace, PluginName, ServiceAccount},
+    port::{Caller, Kubernetes},
+    resource::{ObjectKey, Resource},
+};
+use operetta_tests::{
+    control_plane::audit::{Filter, Position, Request},
+    eventually,
+};
+use serde_json::{Value, json};
+
+use crate::shared::{SOON, TestNamespace, namespace, shared};
+
+/// The cluster layer of a host, in the namespace of a test.
+pub struct Layer {
+    pub namespace: TestNamespace,
+    pub cluster: Cluster,
+}
+
+/// Opens it.
+pub async fn layer() -> Layer {
+    let target = Target { kubeconfig: Some(shared().kubeconfig().to_owned()), context: None };
+    let client = connect(&target).await.unwrap();
+    wait_until_ready(&client, |_| {}).await.unwrap();
+    let cluster = Cluster::new(client.clone(), Arc::new(Impersonation::new(client)));
+    Layer { namespace: namespace().await, cluster }
+}
+
+pub fn caller(plugin: &str) -> Caller {
+    Caller { plugin: PluginName::parse(plugin).unwrap(), controller: ControllerName::parse("c").unwrap() }
+}
+
+impl Layer {
+    pub fn client(&self) -> Client {
+        self.namespace.client()
+    }
+
+    pub fn here(&self) -> Namespace {
+        Namespace::parse(self.namespace.name()).unwrap()
+    }
+
+    pub fn scope(&self) -> Scope {
+        Scope::Namespaces([self.here()].into())
+    }
+
+    pub fn key(&self, name: &str) -> ObjectKey {
+        ObjectKey::parse(Some(self.namespace.name()), name).unwrap()
+    }
+
+    /// A service account of this namespace without any rights.
+    pub async fn account(&self, name: &str) -> ServiceAccount {
+        self.apply("", "v1", "ServiceAccount", "serviceaccounts", &json!({"metadata": {"name": name}})).await;
+        ServiceAccount { namespace: self.here(), name: AccountName::parse(name).unwrap() }
+    }
+
+    /// Lets it do all with these resources of this namespace.
+    pub async fn allow(&self, account: &ServiceAccount, groups: &[&str], resources: &[&str]) {
+        let group = "rbac.authorization.k8s.io";
+        let role = json!({"metadata": {"name": account.name.as_str()}, "rules": [{"apiGroups": groups, "resources": resources, "verbs": ["*"]}]});
+        self.apply(group, "v1", "Role", "roles", &role).await;
+        let binding = json!({
+            "metadata": {"name": account.name.as_str()}, "roleRef": {"apiGroup": group, "kind": "Role", "name": account.name.as_str()},
+            "subjects": [{"kind": "ServiceAccount", "name": account.name.as_str(), "namespace": account.namespace.as_str()}],
+        });
+        self.apply(group, "v1", "RoleBinding", "rolebindings", &binding).await;
+    }
+
+    /// An account that may do all with config maps, events and deployments here.
+    pub async fn capable(&self, name: &str) -> ServiceAccount {
+        let account = self.account(name).await;
+        self.allow(
+            &account,
+            &["", "apps", "events.k8s.io"],
+            &["configmaps", "deployments", "deployments/status", "events"],
+        )
+        .await;
+        account
+    }
+
+    pub fn kubernetes(&self, account: &ServiceAccount) -> Arc<dyn Kubernetes> {
+        self.cluster.kubernetes(account.clone(), self.scope())
+    }
+
+    /// Subscribes in this namespace, once RBAC has come through, and waits until all that exists is told.
+    pub async fn subscribe(&self, account: &ServiceAccount, resource: &Resource) -> Subscription {
+        let mut subscription = eventually("the account may subscribe", SOON, async || {
+            Ok(self.cluster.informers().subscribe(account, resource, &self.scope()).await?)
+        })
+        .await
+        .unwrap();
+        while !matches!(next(&mut subscription).await, Change::Synced) {}
+        subscription
+    }
+
+    /// Applies as a person would with kubectl.
+    pub async fn apply(&self, group: &str, version: &str, kind: &str, plural: &str, object: &Value) -> DynamicObject {
+        let mut object = object.clone();
+        object["apiVersion"] = if group.is_empty() { version.into() } else { format!("{group}/{version}").into() };
+        object["kind"] = kind.into();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        let api = self.api(group, version, kind, plural);
+        api.patch(&name, &PatchParams::apply("kubectl").force(), &Patch::Apply(&object)).await.unwrap()
+    }
+
+    pub fn api(&self, group: &str, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
+        let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        let resource = ApiResource {
+            group: group.into(),
+            version: version.into(),
+            api_version,
+            kind: kind.into(),
+            plural: plural.into(),
+        };
+        if kind == "CustomResourceDefinition" {
+            Api::all_with(self.client(), &resource)
+        } else {
+            Api::namespaced_with(self.client(), self.namespace.name(), &resource)
+        }
+    }
+
+    /// What this account asked for since then, as `verb resource-path`; none on a cluster whose audit log is not ours.
+    pub async fn requests(&self, account: &ServiceAccount, since: Option<Position>) -> Option<Vec<Request>> {
+        let audit = shared().audit_log()?;
+        audit.settle(&self.client()).await.unwrap();
+        let mut filter = Filter::all().impersonated(&account.user());
+        if let Some(since) = since {
+            filter = filter.after(since);
+        }
+        Some(audit.requests(&filter).unwrap())
+    }
+
+    /// The group of this test's own kind.
+    pub fn group(&self) -> String {
+        format!("{}.example.com", self.namespace.name())
+    }
+
+    pub fn things(&self) -> Resource {
+        Resource::parse(&self.group(), "v1", "things").unwrap()
+    }
+
+    /// Installs the kind `Thing` of this test's own group.
+    pub async fn define_things(&self) {
+        let spec = json!({"type": "object", "properties": {
+            "size": {"type": "integer"}, "colour": {"type": "string", "default": "red"},
+            "ports": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["port", "protocol"],
+                "items": {"type": "object", "required": ["port"], "properties": {
+                    "port": {"type": "integer"}, "protocol": {"type": "string", "default": "TCP"}, "name": {"type": "string"}}}},
+            "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            "plain": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string", "default": "B"}}}},
+            "map": {"type": "object", "additionalProperties": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "ratio": {"type": "number"},
+        }});
+        let status = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let name = format!("things.{}", self.group());
+        let crd = json!({"metadata": {"name": name}, "spec": {
+            "group": self.group(), "scope": "Namespaced", "names": {"plural": "things", "singular": "thing", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec, "status": status}}}}],
+        }});
+        self.apply("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", &crd).await;
+        let things = self.api(&self.group(), "v1", "Thing", "things");
+        eventually("things are served", SOON, async || {
+            things.list(&kube::api::ListParams::default()).await.context("list things").map(drop)
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Removes it, and with it all things.
+    pub async fn remove_things(&self) {
+        let name = format!("things.{}", self.group());
+        let crds = self.api("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
+        crds.delete(&name, &DeleteParams::default()).await.unwrap();
+        eventually("the definition is gone", SOON, async || {
+            ensure!(crds.get_opt(&name).await?.is_none(), "it is still there");
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
+}
+
+pub fn config_maps() -> Resource {
+    Resource::parse("", "v1", "configmaps").unwrap()
+}
+
+/// The next change, soon.
+pub async fn next(subscription: &mut Subscription) -> Change {
+    tokio::time::timeout(SOON, subscription.changes.recv())
+        .await
+        .expect("a change in time")
+        .expect("a stream that goes on")
+}
+
+/// Waits until this object is told as here or gone; answers its JSON.
+pub async fn told(subscription: &mut Subscription, name: &str, there: bool) -> Option<Value> {
+    loop {
+        if let Change::Object { key, new, .. } = next(subscription).await
+            && key.name.as_str() == name
+            && new.is_some() == there
+        {
+            return new.map(|new| new.value());
+        }
+    }
+}
+
+/// How long to watch that nothing happens.
+pub const A_WHILE: Duration = Duration::from_millis(700);
