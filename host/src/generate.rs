@@ -54,7 +54,8 @@ async fn rbac(args: GenerateCrdArgs) -> anyhow::Result<Vec<Value>> {
     let Some(file) = args.file else {
         let account =
             ServiceAccount { namespace: Namespace::parse(HOST_NAMESPACE)?, name: AccountName::parse("operetta")? };
-        return Ok(host_rbac(&account));
+        let plugins = Namespace::parse(operetta_api::DEFAULT_ACCOUNT_NAMESPACE)?;
+        return Ok(host_rbac(&account, &plugins));
     };
     let sandbox = sandbox(&args.state.state_dir, COMMAND_CONCURRENCY)?;
     let (name, component) = load_file(&sandbox, &file).await?;

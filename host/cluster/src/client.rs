@@ -185,9 +185,8 @@ pub async fn wait_until_ready(client: &Client, mut waiting: impl FnMut(&str)) ->
         let request = Request::get("/readyz").body(Vec::new());
         let why = match request.map_err(Fault::from) {
             Ok(request) => match send(client, request).await {
-                Ok(_) => return Ok(()),
                 // Whoever may not look at the probe has reached the API server all the same.
-                Err(Fault::Answer { code: 403, .. }) => return Ok(()),
+                Ok(_) | Err(Fault::Answer { code: 403, .. }) => return Ok(()),
                 Err(Fault::Answer { code: 401, message, .. }) => return Err(ConnectError::Unauthorized(message)),
                 Err(fault) => fault.to_string(),
             },

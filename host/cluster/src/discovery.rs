@@ -73,7 +73,7 @@ struct Listed {
 impl Discovery {
     /// Begins to watch CRDs, on the current runtime, until the last reference goes.
     pub fn start(client: Client) -> Arc<Self> {
-        let (changed, changes) = mpsc::unbounded_channel();
+        let (changed, groups) = mpsc::unbounded_channel();
         let this = Arc::new(Self {
             client: client.clone(),
             state: Mutex::default(),
@@ -81,7 +81,7 @@ impl Discovery {
             changed: changed.clone(),
             tasks: Mutex::default(),
         });
-        let tasks = [tokio::spawn(watch_crds(client, changed)), tokio::spawn(follow(Arc::downgrade(&this), changes))];
+        let tasks = [tokio::spawn(watch_crds(client, changed)), tokio::spawn(follow(Arc::downgrade(&this), groups))];
         this.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks.map(AbortOnDropHandle::new));
         this
     }

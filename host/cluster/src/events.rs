@@ -30,7 +30,7 @@ const BURST: f64 = 25.0;
 /// Events a second in the long run. client-go allows one in five minutes for each object; this is for a whole plugin.
 const RATE: f64 = 1.0;
 /// Repetitions within this time are one event, as in client-go.
-const SERIES: Duration = Duration::from_secs(360);
+const SERIES: Duration = Duration::from_mins(6);
 /// Series remembered, at most.
 const MOST: usize = 2_000;
 
@@ -201,14 +201,12 @@ fn render(
     name: &str,
     now: Timestamp,
 ) -> Value {
-    let mut regarding = json!({
+    let meta = known.map(|entry| &entry.cached.meta);
+    let regarding = json!({
         "apiVersion": event.resource.api_version(), "kind": kind.kind,
         "name": event.key.name.as_str(), "namespace": event.key.namespace.as_ref().map(Namespace::as_str),
+        "uid": meta.map(|m| m.uid.as_str()), "resourceVersion": meta.map(|m| m.resource_version.as_str()),
     });
-    if let Some(entry) = known {
-        regarding["uid"] = entry.cached.meta.uid.as_str().into();
-        regarding["resourceVersion"] = entry.cached.meta.resource_version.as_str().into();
-    }
     json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event",
         "metadata": {"name": name, "namespace": namespace.as_str()},

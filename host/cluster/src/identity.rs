@@ -27,7 +27,7 @@ use crate::request::{Fault, Url, send};
 /// How long an account that existed is believed to exist.
 const EXISTS_FOR: Duration = Duration::from_secs(30);
 /// A client that nobody used for this long is dropped.
-const KEPT_FOR: Duration = Duration::from_secs(600);
+const KEPT_FOR: Duration = Duration::from_mins(10);
 /// The header that names the user.
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 

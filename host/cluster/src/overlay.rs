@@ -139,6 +139,11 @@ impl Overlay {
         self.overflow.is_none().then(|| self.written.iter().map(|(key, note)| (key, &note.written)))
     }
 
+    /// Whether there were too many writes that the informer did not see.
+    pub fn is_overflowing(&self) -> bool {
+        self.overflow.is_some()
+    }
+
     /// The informer saw an object.
     pub fn saw(&mut self, key: &ObjectKey, entry: &Entry, comparable: bool) {
         let meta = &entry.cached.meta;

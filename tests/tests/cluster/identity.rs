@@ -1,6 +1,20 @@
 //! Who acts: the plugin's own service account, as the API server's audit log sees it.
 
-use operetta_cluster::install::{Installation, Outcome, install};
+use std::sync::Arc;
+
+use k8s_openapi::api::{
+    authentication::v1::{TokenRequest, TokenRequestSpec},
+    core::v1::ServiceAccount as KubeServiceAccount,
+};
+use kube::{
+    api::PostParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use operetta_cluster::{
+    Cluster, client,
+    identity::Impersonation,
+    install::{Installation, Outcome, host_rbac, install},
+};
 use operetta_core::{
     cache::Scope,
     grant::Rule,
@@ -10,8 +24,8 @@ use operetta_core::{
 use serde_json::json;
 
 use crate::{
-    layer::{caller, config_maps, layer},
-    shared::position,
+    layer::{Layer, caller, config_maps, layer},
+    shared::{position, shared},
 };
 
 #[tokio::test]
@@ -93,4 +107,63 @@ async fn an_installation_is_all_that_a_plugin_needs_and_repeating_it_changes_not
     let refused = install(&layer.client(), &other, true).await.unwrap_err();
     assert!(refused.to_string().contains("was brought by the plugin"), "{refused}");
     layer.remove_things().await;
+}
+
+/// The layer of a host whose own account has what `operetta generate` prints for it, and nothing else.
+#[tokio::test]
+async fn the_hosts_own_narrow_rights_suffice() {
+    let admin = layer().await;
+    let host = admin.account("host").await;
+    let unique = |name: &str| format!("{name}-{}", admin.namespace.name());
+    for mut object in host_rbac(&host, &admin.here()) {
+        let kind = object["kind"].as_str().unwrap().to_owned();
+        if ["Namespace", "ServiceAccount"].contains(&kind.as_str()) {
+            continue;
+        }
+        // A user's cluster may have a host of its own; and here plugins live beside the host, so its two roles would be one.
+        let what = object["rules"].get(0).or(object["subjects"].get(0)).unwrap()["resources"][0]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let name = if kind.starts_with("Cluster") { unique("host") } else { unique("host-here") };
+        object["metadata"]["name"] = name.clone().into();
+        if kind.ends_with("Binding") {
+            object["roleRef"]["name"] = name.into();
+        } else if what == "leases" {
+            continue;
+        }
+        let plural = format!("{}s", kind.to_lowercase());
+        admin.apply("rbac.authorization.k8s.io", "v1", &kind, &plural, &object).await;
+    }
+    let p = admin.capable("p").await;
+
+    let accounts = admin.namespace.api::<KubeServiceAccount>();
+    let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
+    let token = accounts
+        .create_token_request("host", &PostParams::default(), &request)
+        .await
+        .unwrap()
+        .status
+        .unwrap()
+        .token
+        .unwrap();
+    let kubeconfig = Kubeconfig::read_from(shared().kubeconfig()).unwrap();
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    config.auth_info = kube::config::AuthInfo { token: Some(token.into()), ..Default::default() };
+    let client = client::build(config).unwrap();
+    client::wait_until_ready(&client, |_| {}).await.unwrap();
+    let cluster = Cluster::new(client.clone(), Arc::new(Impersonation::new(client)));
+    let narrow = Layer { namespace: admin.namespace, cluster };
+
+    let _subscription = narrow.subscribe(&p, &config_maps()).await;
+    let kubernetes = narrow.kubernetes(&p);
+    let body = json!({"metadata": {"name": "a"}}).to_string();
+    kubernetes.create(&caller("p"), &config_maps(), Some(&narrow.here()), body).await.unwrap();
+    kubernetes.get(&caller("p"), &config_maps(), &narrow.key("a"), false).await.unwrap();
+    // It cannot become an account of any other namespace.
+    let controller =
+        ServiceAccount { namespace: "kube-system".parse().unwrap(), name: AccountName::parse("default").unwrap() };
+    let error =
+        narrow.kubernetes(&controller).get(&caller("p"), &config_maps(), &narrow.key("a"), true).await.unwrap_err();
+    assert!(matches!(error, ApiError::Forbidden(_)), "{error:?}");
 }

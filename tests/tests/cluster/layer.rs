@@ -126,7 +126,7 @@ impl Layer {
             kind: kind.into(),
             plural: plural.into(),
         };
-        if kind == "CustomResourceDefinition" {
+        if kind == "CustomResourceDefinition" || kind.starts_with("Cluster") {
             Api::all_with(self.client(), &resource)
         } else {
             Api::namespaced_with(self.client(), self.namespace.name(), &resource)

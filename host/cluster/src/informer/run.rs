@@ -168,6 +168,7 @@ async fn watch_as(
     loop {
         let event = tokio::select! {
             event = stream.next() => event,
+            () = informer.relist.notified() => return End::Failed("a list is needed to know what was written".to_owned()),
             () = informer.changed.notified() => {
                 if informer.accounts().contains(sponsor) {
                     continue;
@@ -180,13 +181,13 @@ async fn watch_as(
                 *failures = 0;
                 take(informer, &api_resource, event);
             }
-            Some(Err(error)) => match verdict(error) {
-                Some(end) => return end,
-                None => {
-                    *failures += 1;
-                    pause(*failures).await;
+            Some(Err(error)) => {
+                if let Some(end) = verdict(error) {
+                    return end;
                 }
-            },
+                *failures += 1;
+                pause(*failures).await;
+            }
             None => return End::Failed("the watch ended".to_owned()),
         }
     }

@@ -87,6 +87,8 @@ pub struct Informer {
     pub watched: Watched,
     /// Wakes its task when subscribers came or went.
     pub changed: Notify,
+    /// Asks its task for a new list.
+    pub relist: Notify,
     comparable: AtomicBool,
     state: Mutex<State>,
 }
@@ -109,7 +111,13 @@ struct State {
 impl Informer {
     /// Empty, and without a subscriber.
     pub fn new(watched: Watched) -> Self {
-        Self { watched, changed: Notify::new(), comparable: AtomicBool::new(false), state: Mutex::default() }
+        Self {
+            watched,
+            changed: Notify::new(),
+            relist: Notify::new(),
+            comparable: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -301,7 +309,11 @@ impl Informer {
 
     /// A write ended without a change, or with an unknown outcome.
     pub fn write_ends(&self, key: &ObjectKey, unknown: bool) {
-        self.state().overlay.end(key, unknown);
+        let mut state = self.state();
+        state.overlay.end(key, unknown);
+        if state.overlay.is_overflowing() {
+            self.relist.notify_one();
+        }
     }
 
     /// A write was answered with an object.
@@ -309,6 +321,9 @@ impl Informer {
         let comparable = self.comparable();
         let state = &mut *self.state();
         state.overlay.answered(key, entry, state.store.get(key), comparable);
+        if state.overlay.is_overflowing() {
+            self.relist.notify_one();
+        }
     }
 
     /// A write was answered with the end of an incarnation.

@@ -45,8 +45,9 @@ async fn subscribe(cluster: &Cluster, who: &str) -> Subscription {
     cluster.informers().subscribe(&account(who), &things(), &Scope::All).await.unwrap()
 }
 
+/// As a request that this account makes names it.
 fn user(who: &str) -> Option<String> {
-    Some(account(who).user())
+    Some(account(who)).map(|account| account.user())
 }
 
 #[tokio::test(start_paused = true)]
@@ -267,7 +268,7 @@ async fn an_api_server_that_goes_away_for_a_while_loses_nothing() {
     until("the watch is open", || api.open_watches().len() == 1).await;
     down.store(true, Ordering::Relaxed);
     api.end_watches();
-    tokio::time::sleep(Duration::from_secs(120)).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
     assert_eq!(told(&mut subscription), [] as [&str; 0]);
     down.store(false, Ordering::Relaxed);
     let mut opened = 0;

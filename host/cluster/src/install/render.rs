@@ -31,54 +31,63 @@ pub fn render(installation: &Installation) -> Result<Vec<Value>, InstallError> {
             "annotations": {PLUGIN_LABEL: plugin.as_str()},
         },
     }));
-    let name = format!("operetta:{plugin}");
+    let granted = |kind: &str, namespace: Option<&Namespace>, rules: &[Value]| {
+        let metadata = json!({
+            "name": format!("operetta:{plugin}"), "namespace": namespace.map(Namespace::as_str), "labels": labels(installation),
+        });
+        role(kind, &without_nulls(metadata), account, rules)
+    };
     let (everywhere, placed) = placed(installation);
     if !everywhere.is_empty() {
-        objects.extend(role(installation, "ClusterRole", &name, None, &everywhere));
+        objects.extend(granted("ClusterRole", None, &everywhere));
     }
     for (namespace, rules) in placed {
-        objects.extend(role(installation, "Role", &name, Some(&namespace), &rules));
+        objects.extend(granted("Role", Some(&namespace), &rules));
     }
     Ok(objects)
 }
 
-/// The host's own rights, as cluster role and binding: to act as service accounts, to know what kinds there are, to read Plugins and say what became of them. None on users' objects. Asking what
-/// an account may do (SelfSubjectAccessReview) is everyone's right.
-pub fn host_rbac(account: &ServiceAccount) -> Vec<Value> {
+/// The host's own rights, with the account that has them: to act as the service accounts of `plugins` (and of no other namespace: whoever may act as any account may do
+/// anything), to know what kinds there are, to read Plugins and say what became of them. None on users' objects. Asking what an account may do
+/// (SelfSubjectAccessReview) is everyone's right.
+pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace) -> Vec<Value> {
     let labels = json!({"app.kubernetes.io/managed-by": "operetta", "app.kubernetes.io/name": "operetta"});
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
-    let roles = "rbac.authorization.k8s.io";
-    vec![
+    let namespace = |name: &Namespace| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name.as_str(), "labels": labels}});
+    let granted = |kind: &str, namespace: Option<&Namespace>, rules: Vec<Value>| {
+        let metadata = json!({"name": "operetta", "namespace": namespace.map(Namespace::as_str), "labels": labels});
+        role(kind, &without_nulls(metadata), account, &rules)
+    };
+    let mut objects = vec![
+        namespace(&account.namespace),
+        namespace(plugins),
         json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": {"name": "operetta", "labels": labels},
-            "rules": [
-                rule("", &["serviceaccounts"], &["get", "impersonate"]),
-                rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get", "list", "watch"]),
-                rule("operetta.dev", &["plugins"], &["get", "list", "watch"]),
-                rule("operetta.dev", &["plugins/status"], &["patch"]),
-                rule("events.k8s.io", &["events"], &["create", "patch"]),
-            ],
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": account.name.as_str(), "namespace": account.namespace.as_str(), "labels": labels},
         }),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": "operetta", "labels": labels},
-            "roleRef": {"apiGroup": roles, "kind": "ClusterRole", "name": "operetta"},
-            "subjects": [subject(account)],
-        }),
-        // Leases of leader election live in the host's own namespace only.
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-            "metadata": {"name": "operetta", "namespace": account.namespace.as_str(), "labels": labels},
-            "rules": [rule("coordination.k8s.io", &["leases"], &["create", "get", "update", "patch"])],
-        }),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-            "metadata": {"name": "operetta", "namespace": account.namespace.as_str(), "labels": labels},
-            "roleRef": {"apiGroup": roles, "kind": "Role", "name": "operetta"},
-            "subjects": [subject(account)],
-        }),
-    ]
+    ];
+    objects.extend(granted(
+        "ClusterRole",
+        None,
+        vec![
+            rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get", "list", "watch"]),
+            rule("operetta.dev", &["plugins"], &["get", "list", "watch"]),
+            rule("operetta.dev", &["plugins/status"], &["patch"]),
+            rule("events.k8s.io", &["events"], &["create", "patch"]),
+        ],
+    ));
+    objects.extend(granted("Role", Some(plugins), vec![rule("", &["serviceaccounts"], &["get", "impersonate"])]));
+    // Leases of leader election live in the host's own namespace only.
+    let leases = rule("coordination.k8s.io", &["leases"], &["create", "get", "update", "patch"]);
+    objects.extend(granted("Role", Some(&account.namespace), vec![leases]));
+    objects
+}
+
+fn without_nulls(mut value: Value) -> Value {
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    value
 }
 
 fn subject(account: &ServiceAccount) -> Value {
@@ -160,24 +169,15 @@ fn placed(installation: &Installation) -> (Vec<Value>, BTreeMap<Namespace, Vec<V
     (everywhere, placed)
 }
 
-fn role(
-    installation: &Installation,
-    kind: &str,
-    name: &str,
-    namespace: Option<&Namespace>,
-    rules: &[Value],
-) -> [Value; 2] {
-    let mut metadata = json!({"name": name, "labels": labels(installation)});
-    if let (Some(namespace), Some(fields)) = (namespace, metadata.as_object_mut()) {
-        fields.insert("namespace".to_owned(), namespace.as_str().into());
-    }
+/// A role and its binding to an account.
+fn role(kind: &str, metadata: &Value, account: &ServiceAccount, rules: &[Value]) -> [Value; 2] {
     let group = "rbac.authorization.k8s.io";
     [
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": rules}),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": format!("{kind}Binding"), "metadata": metadata,
-            "roleRef": {"apiGroup": group, "kind": kind, "name": name},
-            "subjects": [subject(&installation.account)],
+            "roleRef": {"apiGroup": group, "kind": kind, "name": metadata.get("name")},
+            "subjects": [subject(account)],
         }),
     ]
 }

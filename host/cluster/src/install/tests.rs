@@ -46,7 +46,7 @@ fn installation() -> Installation {
 }
 
 fn lines(objects: &[Value]) -> String {
-    objects.iter().map(|object| format!("{object}\n")).collect()
+    objects.iter().map(|object| object.to_string() + "\n").collect()
 }
 
 #[test]
@@ -104,12 +104,17 @@ fn the_hosts_own_rights_are_narrow() {
     let account =
         ServiceAccount { namespace: namespace("operetta-system"), name: AccountName::parse("operetta").unwrap() };
     expect![[r#"
-        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta"},"rules":[{"apiGroups":[""],"resources":["serviceaccounts"],"verbs":["get","impersonate"]},{"apiGroups":["apiextensions.k8s.io"],"resources":["customresourcedefinitions"],"verbs":["get","list","watch"]},{"apiGroups":["operetta.dev"],"resources":["plugins"],"verbs":["get","list","watch"]},{"apiGroups":["operetta.dev"],"resources":["plugins/status"],"verbs":["patch"]},{"apiGroups":["events.k8s.io"],"resources":["events"],"verbs":["create","patch"]}]}
+        {"apiVersion":"v1","kind":"Namespace","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta-system"}}
+        {"apiVersion":"v1","kind":"Namespace","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta-plugins"}}
+        {"apiVersion":"v1","kind":"ServiceAccount","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta","namespace":"operetta-system"}}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta"},"rules":[{"apiGroups":["apiextensions.k8s.io"],"resources":["customresourcedefinitions"],"verbs":["get","list","watch"]},{"apiGroups":["operetta.dev"],"resources":["plugins"],"verbs":["get","list","watch"]},{"apiGroups":["operetta.dev"],"resources":["plugins/status"],"verbs":["patch"]},{"apiGroups":["events.k8s.io"],"resources":["events"],"verbs":["create","patch"]}]}
         {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"operetta"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta","namespace":"operetta-plugins"},"rules":[{"apiGroups":[""],"resources":["serviceaccounts"],"verbs":["get","impersonate"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta","namespace":"operetta-plugins"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"operetta"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
         {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta","namespace":"operetta-system"},"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["create","get","update","patch"]}]}
         {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta","namespace":"operetta-system"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"operetta"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
     "#]]
-    .assert_eq(&lines(&host_rbac(&account)));
+    .assert_eq(&lines(&host_rbac(&account, &namespace("operetta-plugins"))));
 }
 
 #[test]

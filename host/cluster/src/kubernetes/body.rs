@@ -67,7 +67,7 @@ fn identity(
 ) -> Result<(), ApiError> {
     match namespace {
         Some(namespace) if fill || metadata.contains_key("namespace") => {
-            agree(what, metadata, "namespace", namespace.as_str())?
+            agree(what, metadata, "namespace", namespace.as_str())?;
         }
         None if metadata.get("namespace").is_some_and(|n| n.as_str() != Some("")) => {
             return Err(ApiError::Invalid(format!("{what}: the object names a namespace, and the call none")));

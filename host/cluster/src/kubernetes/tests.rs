@@ -204,7 +204,7 @@ async fn writes_go_out_as_the_account_under_the_managers_name() {
     let body: Value = serde_json::from_str(&sent[6].body).unwrap();
     assert_eq!(
         (&body["preconditions"], &body["gracePeriodSeconds"], &body["propagationPolicy"]),
-        (&json!({"uid": "u"}), &json!(0), &json!("Background"))
+        (&json!({"uid": "u", "resourceVersion": null}), &json!(0), &json!("Background"))
     );
 }
 

@@ -189,24 +189,16 @@ impl PluginKubernetes {
     ) -> Result<(), ApiError> {
         let what = format!("delete {resource} {key}");
         self.kind(&what, resource, key.namespace.as_ref()).await?;
-        let mut preconditions = json!({});
-        if let Some(uid) = &options.uid {
-            preconditions["uid"] = uid.as_str().into();
-        }
-        if let Some(version) = &options.resource_version {
-            preconditions["resourceVersion"] = version.as_str().into();
-        }
-        let mut body = json!({
-            "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions,
+        let body = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions",
+            "preconditions": {"uid": options.uid, "resourceVersion": options.resource_version},
+            "gracePeriodSeconds": options.grace_period_seconds,
             "propagationPolicy": match options.propagation {
                 Propagation::Background => "Background",
                 Propagation::Foreground => "Foreground",
                 Propagation::Orphan => "Orphan",
             },
         });
-        if let Some(seconds) = options.grace_period_seconds {
-            body["gracePeriodSeconds"] = seconds.into();
-        }
         let url = Url::of(resource, key.namespace.as_ref()).object(&key.name);
         let request = url.request(Method::DELETE, Some(JSON), body.to_string().into_bytes());
         let mut under_way = UnderWay::begin(key, self.informers.seeing(&self.account, resource, key));
@@ -233,7 +225,7 @@ fn note_deletion(informer: &Informer, key: &ObjectKey, answer: &Value, resource:
         }
         return;
     }
-    if !answer.pointer("/metadata/deletionTimestamp").is_some_and(|t| !t.is_null()) || !still_there(answer) {
+    if answer.pointer("/metadata/deletionTimestamp").is_none_or(Value::is_null) || !still_there(answer) {
         informer.write_removed(key, text("/metadata/uid"));
         return;
     }
