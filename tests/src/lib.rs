@@ -12,5 +12,6 @@ pub mod host;
 pub mod kinds;
 pub mod petstore;
 pub mod progress;
+pub mod variant;
 
 pub use eventually::eventually;

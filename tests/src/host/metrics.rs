@@ -47,7 +47,8 @@ impl Metrics {
             let fits = labels.iter().all(|(label, text)| rest.contains(&format!("{label}=\"{text}\"")));
             (found == name && fits).then(|| value.parse::<f64>().ok())?
         });
-        series.sum()
+        // A sum of nothing is -0 for floats.
+        series.fold(0.0, |sum, value| sum + value)
     }
 
     /// How many reconciles of a plugin have ended, well or not.

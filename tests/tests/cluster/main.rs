@@ -4,6 +4,7 @@
 //! makes the cluster one of the user's.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+mod bad_input;
 mod control_plane;
 mod identity;
 mod immortal;
@@ -13,4 +14,5 @@ mod memcached;
 mod petstore;
 mod shared;
 mod supervisor;
+mod swap;
 mod writes;
