@@ -24,6 +24,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("petstore-service", &[], &["wasmtime*", "kube*"]),
     ("immortal-container", &["operetta-sdk"], &["wasmtime*"]),
     ("memcached", &["operetta-sdk"], &["wasmtime*"]),
+    ("demo-volume", &["operetta-sdk"], &["wasmtime*"]),
     ("hostile", &["operetta-sdk"], &["wasmtime*"]),
     ("imports", &[], &["wasmtime*"]),
     (TESTS, ANYTHING, &[]),

@@ -79,6 +79,7 @@ struct State {
     channels: BTreeMap<String, Route>,
     settings: BTreeMap<String, String>,
     attempts: BTreeMap<String, u32>,
+    refused: BTreeMap<String, Error>,
     now: jiff::Timestamp,
     random: u64,
 }
@@ -105,6 +106,7 @@ impl FakeHost {
             channels: BTreeMap::new(),
             settings: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            refused: BTreeMap::new(),
             // Any fixed moment will do: 2026-01-01T00:00:00Z.
             now: jiff::Timestamp::from_second(1_767_225_600).unwrap_or_default(),
             random: 0,
@@ -157,6 +159,17 @@ impl FakeHost {
     pub fn advance(&self, duration: Duration) {
         let mut state = self.state.borrow_mut();
         state.now = state.now.checked_add(duration).unwrap_or(state.now);
+    }
+
+    /// Makes the API server answer a write with this error from now on, as a quota or an admission policy would. The write is named as by
+    /// [`take_writes`](Self::take_writes).
+    pub fn refuse(&self, write: &str, error: Error) {
+        self.state.borrow_mut().refused.insert(write.to_owned(), error);
+    }
+
+    /// Ends all that [`refuse`](Self::refuse) began.
+    pub fn refuse_nothing(&self) {
+        self.state.borrow_mut().refused.clear();
     }
 
     /// Cuts one host call.
@@ -321,10 +334,14 @@ impl FakeHost {
         let subresource = subresource.map(|subresource| format!("/{subresource}")).unwrap_or_default();
         self.call(lost, async || {
             let mut state = self.state.borrow_mut();
+            let write = format!("{verb} {}{subresource} {target}", resource.resource);
+            if let Some(error) = state.refused.get(&write) {
+                return Err(error.clone());
+            }
             let now = state.now.to_string();
             let (answer, left_the_host) = effect(&mut state.cluster, &now)?;
             if left_the_host {
-                state.writes.push(format!("{verb} {}{subresource} {target}", resource.resource));
+                state.writes.push(write);
             }
             Ok(answer)
         })
