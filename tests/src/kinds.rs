@@ -78,6 +78,11 @@ pub fn memcacheds(client: &Client, namespace: &str) -> Objects {
     Objects::new(client, namespace, "cache.example.com/v1alpha1", "Memcached", "memcacheds")
 }
 
+/// `DemoVolume` of the plugin demo-volume.
+pub fn volumes(client: &Client, namespace: &str) -> Objects {
+    Objects::new(client, namespace, "demo.operetta.dev/v1", "DemoVolume", "demovolumes")
+}
+
 /// `Mischief` of the fixture hostile.
 pub fn mischiefs(client: &Client, namespace: &str) -> Objects {
     Objects::new(client, namespace, "hostile.example.com/v1", "Mischief", "mischiefs")

@@ -6,6 +6,7 @@
 
 mod bad_input;
 mod control_plane;
+mod demo_volume;
 mod identity;
 mod immortal;
 mod informers;
