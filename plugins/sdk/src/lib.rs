@@ -100,13 +100,13 @@ macro_rules! export {
 
             impl $crate::wit::bindings::Guest for Component {
                 fn manifest() -> String {
-                    $crate::wit::manifest(&$plugin())
+                    $crate::wit::manifest($plugin)
                 }
 
                 async fn reconcile(
                     request: $crate::wit::bindings::Request,
                 ) -> Result<$crate::wit::bindings::Outcome, $crate::wit::bindings::Failure> {
-                    $crate::wit::reconcile($plugin(), request).await
+                    $crate::wit::reconcile($plugin, request).await
                 }
             }
 

@@ -167,13 +167,18 @@ fn log_level(level: tracing::Level) -> log::Level {
 
 /// The exported `manifest`.
 #[doc(hidden)]
-pub fn manifest(plugin: &crate::Plugin) -> String {
-    serde_json::to_string(&plugin.manifest()).unwrap_or_default()
+pub fn manifest(plugin: fn() -> crate::Plugin) -> String {
+    crate::log::install();
+    serde_json::to_string(&plugin().manifest()).unwrap_or_default()
 }
 
 /// The exported `reconcile`.
 #[doc(hidden)]
-pub async fn reconcile(plugin: crate::Plugin, request: types::Request) -> Result<types::Outcome, types::Failure> {
+pub async fn reconcile(
+    plugin: fn() -> crate::Plugin,
+    request: types::Request,
+) -> Result<types::Outcome, types::Failure> {
+    // First of all, so that a panic of the plugin's own construction is heard as well.
     crate::log::install();
     let cause = match request.cause {
         types::Cause::Changed => Cause::Changed,
@@ -185,7 +190,7 @@ pub async fn reconcile(plugin: crate::Plugin, request: types::Request) -> Result
     let key = ObjectKey { namespace: request.key.namespace, name: request.key.name };
     let object = request.object;
     let request = Request { controller: request.controller, key, attempt: request.attempt, cause };
-    match std::rc::Rc::new(plugin).reconcile(WitHost, request, object).await {
+    match std::rc::Rc::new(plugin()).reconcile(WitHost, request, object).await {
         Ok(Outcome::AwaitChange) => Ok(types::Outcome::AwaitChange),
         Ok(Outcome::RequeueAfter(after)) => {
             Ok(types::Outcome::RequeueAfter(u64::try_from(after.as_millis()).unwrap_or(u64::MAX)))
