@@ -3,9 +3,9 @@
 //! Tells each change once, with the bytes read, so that nobody reads a file twice and finds two different ones. Refuses to judge the contents.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -16,8 +16,11 @@ use notify::{
 use operetta_core::name::PluginName;
 use tokio::{sync::mpsc, time::Instant};
 
-/// After a write that was not followed by the file's closing, wait so long for quiet.
-const QUIET: Duration = Duration::from_millis(300);
+/// A file that was written to and not closed since may go on growing; without another write for so long it is taken as it is. Linux tells when a file is closed, so that only a copy
+/// that stalls is ever waited for; elsewhere this is the only sign.
+const QUIET: Duration = Duration::from_millis(if cfg!(target_os = "linux") { 3_000 } else { 300 });
+/// A file that went may be about to be replaced, as editors do.
+const GRACE: Duration = Duration::from_millis(300);
 /// The whole directory is looked at this often, since network file systems tell of no changes and inotify may lose some.
 const LOOK: Duration = Duration::from_secs(10);
 /// A file over this size is no plugin: the largest components of interpreters have some 50 MB.
@@ -50,27 +53,48 @@ pub struct Found {
     pub entry: Entry,
 }
 
-/// What tells whether a file was written since.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What tells whether a file was written since: the times of its contents and of its inode, of which the latter tells of changed permissions too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
-    modified: Option<SystemTime>,
+    modified: (i64, i64),
+    changed: (i64, i64),
     len: u64,
     inode: u64,
+}
+
+/// One of the two files of a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Wasm,
+    Yaml,
+}
+
+/// What was told of one name.
+struct Known {
+    entry: Entry,
+    stamps: [Option<Stamp>; 2],
+    /// A file was there and could not be read.
+    failed: bool,
+}
+
+/// A file that is to be read soon.
+struct Pending {
+    at: Instant,
+    /// How it is now, if it must still be so then.
+    stamp: Option<Stamp>,
 }
 
 /// Watches a plugin directory.
 pub struct Directory {
     path: PathBuf,
-    /// As last told.
-    known: BTreeMap<PluginName, [Option<Stamp>; 2]>,
+    known: BTreeMap<PluginName, Known>,
     /// Names that can be no plugin, said once.
     refused: BTreeSet<String>,
     events: mpsc::UnboundedReceiver<notify::Result<notify::Event>>,
     /// Keeps the watch.
     _watcher: notify::RecommendedWatcher,
-    /// Names that were written, and until when to wait for quiet.
-    pending: BTreeMap<PluginName, Instant>,
-    found: std::collections::VecDeque<Found>,
+    pending: BTreeMap<(PluginName, Part), Pending>,
+    found: VecDeque<Found>,
     next_look: Instant,
 }
 
@@ -99,10 +123,10 @@ impl Directory {
             events,
             _watcher: watcher,
             pending: BTreeMap::new(),
-            found: std::collections::VecDeque::new(),
+            found: VecDeque::new(),
             next_look: Instant::now(),
         };
-        directory.look_at_all();
+        directory.look_at_all(Duration::ZERO);
         Ok(directory)
     }
 
@@ -117,14 +141,16 @@ impl Directory {
             if let Some(found) = self.found.pop_front() {
                 return found;
             }
-            let quiet = self.pending.values().min().copied();
-            let wake = quiet.map_or(self.next_look, |at| at.min(self.next_look));
+            let wake = self.pending.values().map(|pending| pending.at).min();
+            let wake = wake.map_or(self.next_look, |at| at.min(self.next_look));
             tokio::select! {
+                // All events first: that one file is complete means nothing while another is being written.
+                biased;
                 event = self.events.recv() => match event {
                     Some(Ok(event)) => self.heed(&event),
                     Some(Err(error)) => {
                         tracing::warn!(%error, "the watch of the plugin directory failed; looking at all of it");
-                        self.look_at_all();
+                        self.look_at_all(QUIET);
                     }
                     // The watcher is ours, so its end cannot be told; the regular look goes on.
                     None => tokio::time::sleep_until(wake).await,
@@ -135,48 +161,66 @@ impl Directory {
     }
 
     fn heed(&mut self, event: &notify::Event) {
-        // A closed or renamed file is complete; one that was merely written to may go on growing.
-        let complete = match event.kind {
-            EventKind::Access(AccessKind::Close(AccessMode::Write))
-            | EventKind::Modify(ModifyKind::Name(_))
-            | EventKind::Remove(_) => true,
-            EventKind::Access(_) => return,
-            _ => false,
-        };
+        if event.need_rescan() {
+            tracing::debug!("events of the plugin directory were lost; looking at all of it");
+            self.look_at_all(QUIET);
+        }
         for path in &event.paths {
-            match self.name_of(path) {
-                Some(name) if complete => {
-                    self.pending.remove(&name);
-                    self.look_at(name);
-                }
-                Some(name) => {
-                    self.pending.insert(name, Instant::now() + QUIET);
-                }
+            let is_link = || path.symlink_metadata().is_ok_and(|found| found.is_symlink());
+            let wait = match event.kind {
+                EventKind::Access(AccessKind::Close(AccessMode::Write)) => Duration::ZERO,
+                EventKind::Access(_) => continue,
+                // A file that was moved here is complete, and a link is nothing that could be written.
+                EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) if path.exists() => Duration::ZERO,
+                EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => GRACE,
+                EventKind::Create(_) if is_link() => Duration::ZERO,
+                EventKind::Modify(ModifyKind::Metadata(_)) => GRACE,
+                _ => QUIET,
+            };
+            match self.part_of(path) {
+                // The permissions of a file change while it is copied, too.
+                Some(part)
+                    if matches!(event.kind, EventKind::Modify(ModifyKind::Metadata(_)))
+                        && self.pending.contains_key(&part) => {}
+                Some(part) => self.expect(part, path, wait),
                 // A mounted ConfigMap is changed by moving the link `..data`.
-                None if complete && path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("..")) => {
-                    self.look_at_all();
+                None if wait.is_zero() && path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("..")) => {
+                    self.look_at_all(Duration::ZERO);
                 }
                 None => {}
             }
         }
     }
 
+    /// Will look at this file when it has been quiet for so long.
+    fn expect(&mut self, part: (PluginName, Part), path: &Path, wait: Duration) {
+        let stamp = if wait.is_zero() { None } else { stamp(path).ok().flatten() };
+        self.pending.insert(part, Pending { at: Instant::now() + wait, stamp });
+    }
+
     fn look(&mut self, now: Instant) {
         if now >= self.next_look {
-            self.look_at_all();
+            self.look_at_all(QUIET);
         }
-        let due: Vec<_> = self.pending.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
-        for name in due {
-            self.pending.remove(&name);
-            self.look_at(name);
+        let due: Vec<_> =
+            self.pending.iter().filter(|(_, pending)| pending.at <= now).map(|(part, _)| part.clone()).collect();
+        for part in due {
+            let path = self.path_of(&part.0, part.1);
+            let Some(pending) = self.pending.remove(&part) else { continue };
+            if pending.stamp.is_some() && stamp(&path).ok().flatten() != pending.stamp {
+                self.expect(part, &path, QUIET);
+            } else {
+                self.look_at(part.0);
+            }
         }
     }
 
-    fn look_at_all(&mut self) {
+    /// Looks at all files, and reads those that changed when they have been quiet for so long.
+    fn look_at_all(&mut self, wait: Duration) {
         self.next_look = Instant::now() + LOOK;
         let mut names: BTreeSet<_> = self.known.keys().cloned().collect();
         match std::fs::read_dir(&self.path) {
-            Ok(entries) => names.extend(entries.flatten().filter_map(|entry| self.name_of(&entry.path()))),
+            Ok(entries) => names.extend(entries.flatten().filter_map(|entry| Some(self.part_of(&entry.path())?.0))),
             Err(error) => {
                 // Not the same as an empty directory: what runs goes on.
                 tracing::error!(path = %self.path.display(), %error, "the plugin directory cannot be read; all plugins go on as they are");
@@ -184,18 +228,39 @@ impl Directory {
             }
         }
         for name in names {
-            if !self.pending.contains_key(&name) {
+            let parts = [Part::Wasm, Part::Yaml].map(|part| (part, self.path_of(&name, part)));
+            let stamps = parts.each_ref().map(|(_, path)| stamp(path).ok().flatten());
+            if self.known.get(&name).is_some_and(|known| known.stamps == stamps && !known.failed) {
+                continue;
+            }
+            if wait.is_zero() {
                 self.look_at(name);
+                continue;
+            }
+            for (part, path) in parts {
+                if !self.pending.contains_key(&(name.clone(), part)) {
+                    self.expect((name.clone(), part), &path, wait);
+                }
             }
         }
     }
 
+    /// Reads both files and tells if they differ from what was told, unless one of them may go on changing.
     fn look_at(&mut self, name: PluginName) {
-        let [wasm, yaml] = ["wasm", "yaml"].map(|ending| self.path.join(format!("{name}.{ending}")));
-        let stamps = [stamp(&wasm), stamp(&yaml)];
-        if self.known.get(&name) == Some(&stamps) {
+        let unfinished = |part| self.pending.contains_key(&(name.clone(), part));
+        if unfinished(Part::Wasm) || unfinished(Part::Yaml) {
             return;
         }
+        let [wasm, yaml] = [Part::Wasm, Part::Yaml].map(|part| self.path_of(&name, part));
+        let stamps = match (stamp(&wasm), stamp(&yaml)) {
+            (Ok(wasm), Ok(yaml)) => [wasm, yaml],
+            (Err(error), _) | (_, Err(error)) => {
+                // Not the same as a file that is gone: what runs goes on.
+                tracing::error!(plugin = %name, %error, phase = "fetch", "the plugin's files cannot be looked at; it goes on as it is");
+                return;
+            }
+        };
+        let mut failed = false;
         let entry = match &stamps {
             [None, None] => Entry::Gone,
             [Some(_), None] => Entry::Incomplete(format!(
@@ -210,29 +275,40 @@ impl Directory {
                     Ok(yaml) => Entry::Present { wasm: wasm.into(), yaml },
                     Err(_) => Entry::Incomplete(format!("{name}.yaml is no UTF-8 text")),
                 },
-                (Err(error), _) | (_, Err(error)) => Entry::Incomplete(error),
+                (Err(error), _) | (_, Err(error)) => {
+                    failed = true;
+                    Entry::Incomplete(error)
+                }
             },
         };
+        let told = self.known.get(&name).map_or(&Entry::Gone, |known| &known.entry);
+        let news = (*told != entry).then(|| Found { name: name.clone(), entry: entry.clone() });
         if entry == Entry::Gone {
-            if self.known.remove(&name).is_none() {
-                return;
-            }
+            self.known.remove(&name);
         } else {
-            self.known.insert(name.clone(), stamps);
+            self.known.insert(name, Known { entry, stamps, failed });
         }
-        self.found.push_back(Found { name, entry });
+        self.found.extend(news);
     }
 
-    /// The plugin that a file belongs to; none for files that are no plugin's.
-    fn name_of(&mut self, path: &Path) -> Option<PluginName> {
+    fn path_of(&self, name: &PluginName, part: Part) -> PathBuf {
+        self.path.join(match part {
+            Part::Wasm => format!("{name}.wasm"),
+            Part::Yaml => format!("{name}.yaml"),
+        })
+    }
+
+    /// The plugin that a file belongs to and what it is to it; none for files that are no plugin's.
+    fn part_of(&mut self, path: &Path) -> Option<(PluginName, Part)> {
         let file = path.file_name()?.to_str()?;
-        let stem = file.strip_suffix(".wasm").or_else(|| file.strip_suffix(".yaml"))?;
+        let wasm = file.strip_suffix(".wasm").map(|stem| (stem, Part::Wasm));
+        let (stem, part) = wasm.or_else(|| file.strip_suffix(".yaml").map(|stem| (stem, Part::Yaml)))?;
         if stem.starts_with('.') {
             // Editors and copying tools write to hidden files first.
             return None;
         }
         match PluginName::parse(stem) {
-            Ok(name) => Some(name),
+            Ok(name) => Some((name, part)),
             Err(error) => {
                 if self.refused.insert(file.to_owned()) {
                     tracing::error!(file, %error, phase = "fetch", "not a plugin; rename the file");
@@ -243,10 +319,19 @@ impl Directory {
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
+/// None where there is no such file.
+fn stamp(path: &Path) -> Result<Option<Stamp>, String> {
     use std::os::unix::fs::MetadataExt as _;
-    let metadata = std::fs::metadata(path).ok()?;
-    metadata.is_file().then(|| Stamp { modified: metadata.modified().ok(), len: metadata.len(), inode: metadata.ino() })
+    match std::fs::metadata(path) {
+        Ok(found) => Ok(found.is_file().then(|| Stamp {
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+            len: found.len(),
+            inode: found.ino(),
+        })),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
 }
 
 fn read(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
@@ -258,74 +343,4 @@ fn read(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use tokio::time::timeout;
-
-    use super::*;
-
-    const SOON: Duration = Duration::from_secs(20);
-
-    async fn next(directory: &mut Directory) -> (String, Entry) {
-        let found = timeout(SOON, directory.next()).await.expect("a change is told");
-        (found.name.to_string(), found.entry)
-    }
-
-    fn present(wasm: &str, yaml: &str) -> Entry {
-        Entry::Present { wasm: Bytes::copy_from_slice(wasm.as_bytes()), yaml: yaml.into() }
-    }
-
-    #[tokio::test]
-    async fn a_pair_is_told_when_complete_then_its_changes_then_its_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        fs::write(path("a.wasm"), "1").unwrap();
-        fs::write(path("a.yaml"), "x").unwrap();
-        fs::write(path("notes.txt"), "x").unwrap();
-        fs::write(path(".b.wasm"), "x").unwrap();
-        fs::write(path("Not A Name.wasm"), "x").unwrap();
-        let mut directory = Directory::watch(dir.path()).unwrap();
-        assert_eq!(directory.untold(), 1);
-        assert_eq!(next(&mut directory).await, ("a".into(), present("1", "x")));
-
-        fs::write(path("b.wasm"), "2").unwrap();
-        let (name, entry) = next(&mut directory).await;
-        assert!(matches!(&entry, Entry::Incomplete(why) if why.contains("has no b.yaml")), "{entry:?}");
-        assert_eq!(name, "b");
-        fs::write(path("b.yaml"), "y").unwrap();
-        assert_eq!(next(&mut directory).await, ("b".into(), present("2", "y")));
-
-        fs::write(path("c.tmp"), "33").unwrap();
-        fs::rename(path("c.tmp"), path("a.wasm")).unwrap();
-        assert_eq!(next(&mut directory).await, ("a".into(), present("33", "x")));
-
-        fs::remove_file(path("b.yaml")).unwrap();
-        let (_, entry) = next(&mut directory).await;
-        assert!(matches!(entry, Entry::Incomplete(_)));
-        fs::remove_file(path("b.wasm")).unwrap();
-        assert_eq!(next(&mut directory).await, ("b".into(), Entry::Gone));
-    }
-
-    #[tokio::test]
-    async fn a_file_that_is_still_being_copied_is_told_once_and_whole() {
-        use std::io::Write as _;
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("a.yaml"), "x").unwrap();
-        let mut directory = Directory::watch(dir.path()).unwrap();
-        next(&mut directory).await;
-        let mut file = fs::File::create(dir.path().join("a.wasm")).unwrap();
-        for _ in 0..5 {
-            file.write_all(b"part ").unwrap();
-            assert!(timeout(QUIET / 6, directory.next()).await.is_err(), "told before it was whole");
-        }
-        drop(file);
-        assert_eq!(next(&mut directory).await, ("a".into(), present(&"part ".repeat(5), "x")));
-    }
-
-    #[test]
-    fn a_directory_that_is_not_there_is_an_error_that_names_it() {
-        let error = Directory::watch(Path::new("/no/such/dir")).err().unwrap();
-        assert!(error.to_string().contains("--plugin-dir /no/such/dir"), "{error}");
-    }
-}
+mod tests;
