@@ -15,7 +15,14 @@
 
 #![cfg_attr(
     test,
-    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)
+    allow(
+        clippy::semicolon_if_nothing_returned,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        missing_docs
+    )
 )]
 
 pub mod access;

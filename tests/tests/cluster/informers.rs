@@ -143,8 +143,8 @@ async fn a_list_that_is_longer_than_a_page_is_whole() {
         let object = json!({"apiVersion": format!("{}/v1", layer.group()), "kind": "Thing", "metadata": {"name": format!("t{i}")}});
         async move { things.patch(&format!("t{i}"), &PatchParams::apply("kubectl"), &Patch::Apply(&object)).await.map(drop) }
     };
-    let made = futures::StreamExt::buffer_unordered(futures::stream::iter((0..620).map(make)), 20);
-    futures::TryStreamExt::try_collect::<()>(made).await.unwrap();
+    let all = futures::StreamExt::buffer_unordered(futures::stream::iter((0..620).map(make)), 20);
+    futures::TryStreamExt::try_collect::<()>(all).await.unwrap();
     let _subscription = layer.subscribe(&p, &layer.things()).await;
     let kubernetes = layer.kubernetes(&p);
     let list = async |limit, continue_token| {

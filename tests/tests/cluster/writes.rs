@@ -135,9 +135,9 @@ async fn no_op_and_change_are_told_apart_in_every_shape_that_a_schema_can_have()
         let applied = apply(&layer, &*kubernetes, "p", &layer.things(), "t", &body).await.unwrap();
         seen(&mut subscription, &applied).await;
         // Someone else's change makes the version differ from the one that the apply was answered with.
-        let noise = json!({"metadata": {"annotations": {"noise": applied["metadata"]["resourceVersion"]}}});
+        let annotation = json!({"metadata": {"annotations": {"noise": applied["metadata"]["resourceVersion"]}}});
         let api = layer.api(&layer.group(), "v1", "Thing", "things");
-        let noisy = api.patch("t", &PatchParams::default(), &KubePatch::Merge(noise)).await.unwrap();
+        let noisy = api.patch("t", &PatchParams::default(), &KubePatch::Merge(annotation)).await.unwrap();
         seen(&mut subscription, &json!({"metadata": noisy.metadata})).await;
         let since = position(&layer.namespace).await;
         let again = apply(&layer, &*kubernetes, "p", &layer.things(), "t", &body).await.unwrap();

@@ -55,5 +55,6 @@ async fn a_deleted_account_loses_its_access() {
     let things = Resource::parse("x.example.com", "v1", "things").unwrap();
     let mut subscription = cluster.informers().subscribe(&account("p"), &things, &Scope::All).await.unwrap();
     gone.store(true, std::sync::atomic::Ordering::Relaxed);
-    while subscription.changes.recv().await.is_some() {}
+    let ended = async { while subscription.changes.recv().await.is_some() {} };
+    tokio::time::timeout(Duration::from_secs(62), ended).await.expect("the stream ends soon");
 }

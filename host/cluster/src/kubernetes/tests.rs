@@ -374,9 +374,12 @@ fn conflict(managers: &[(&str, &str)]) -> (u16, Value) {
 async fn fields_of_people_and_programs_are_taken_over() {
     let api = FakeApi::new(|sent| {
         let own_update = ("operetta:p/c", ".spec.own");
-        (sent.method == "PATCH").then(|| match sent.query.contains("force=true") {
-            true => (200, thing("a", 5)),
-            false => conflict(&[("kubectl-edit", ".spec.size"), own_update]),
+        (sent.method == "PATCH").then(|| {
+            if sent.query.contains("force=true") {
+                (200, thing("a", 5))
+            } else {
+                conflict(&[("kubectl-edit", ".spec.size"), own_update])
+            }
         })
     });
     let cluster = api.cluster();

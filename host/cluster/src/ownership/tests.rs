@@ -3,11 +3,13 @@ use serde_json::json;
 
 use super::*;
 
+type Edit = fn(&mut Value);
+
 fn manager() -> FieldManager {
     FieldManager::of(&PluginName::parse("p").unwrap(), &ControllerName::parse("c").unwrap())
 }
 
-fn entry(manager: &str, operation: &str, subresource: Option<&str>, fields: Value) -> Value {
+fn entry(manager: &str, operation: &str, subresource: Option<&str>, fields: &Value) -> Value {
     let mut entry = json!({"manager": manager, "operation": operation, "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
     if let Some(subresource) = subresource {
         entry["subresource"] = subresource.into();
@@ -71,7 +73,7 @@ fn noop(body: &Value, owned: &Value, live: &Value) -> bool {
 }
 
 fn own(fields: Value) -> Value {
-    json!([entry("operetta:p/c", "Apply", None, fields)])
+    json!([entry("operetta:p/c", "Apply", None, &fields)])
 }
 
 #[test]
@@ -82,7 +84,7 @@ fn defaults_and_the_fields_of_others_do_not_count() {
 #[test]
 fn each_change_of_the_body_goes_out() {
     let owned = own(deployment_fields());
-    let changes: [(&str, fn(&mut Value)); 21] = [
+    let changes: [(&str, Edit); 21] = [
         ("value", |b| b["spec"]["replicas"] = 3.into()),
         ("type of a value", |b| b["spec"]["replicas"] = "2".into()),
         ("null", |b| b["spec"]["replicas"] = Value::Null),
@@ -121,7 +123,7 @@ fn each_change_of_the_body_goes_out() {
 #[test]
 fn each_change_of_what_is_owned_by_someone_else_is_put_back() {
     let owned = own(deployment_fields());
-    let changes: [(&str, fn(&mut Value)); 8] = [
+    let changes: [(&str, Edit); 8] = [
         ("scaled by hand", |l| l["spec"]["replicas"] = 5.into()),
         ("field gone", |l| drop(l["spec"].as_object_mut().unwrap().remove("replicas"))),
         ("finalizer gone", |l| l["metadata"]["finalizers"] = json!(["other/f"])),
@@ -147,20 +149,20 @@ fn only_our_own_apply_to_the_same_subresource_counts() {
     for (name, owned) in [
         ("nothing owned", json!([])),
         ("no list", json!({})),
-        ("another plugin", json!([entry("operetta:q/c", "Apply", None, fields())])),
-        ("an update", json!([entry("operetta:p/c", "Update", None, fields())])),
-        ("of the status", json!([entry("operetta:p/c", "Apply", Some("status"), fields())])),
+        ("another plugin", json!([entry("operetta:q/c", "Apply", None, &fields())])),
+        ("an update", json!([entry("operetta:p/c", "Update", None, &fields())])),
+        ("of the status", json!([entry("operetta:p/c", "Apply", Some("status"), &fields())])),
         (
             "two versions",
-            json!([entry("operetta:p/c", "Apply", None, fields()), entry("operetta:p/c", "Apply", None, fields())]),
+            json!([entry("operetta:p/c", "Apply", None, &fields()), entry("operetta:p/c", "Apply", None, &fields())]),
         ),
-        ("no fields", json!([entry("operetta:p/c", "Apply", None, Value::Null)])),
+        ("no fields", json!([entry("operetta:p/c", "Apply", None, &Value::Null)])),
     ] {
         assert!(!noop(&body, &owned, &live), "{name}");
     }
     assert!(!changes_nothing(&body, &manager(), None, "[", &live));
     let among_others =
-        json!([entry("operetta:q/c", "Apply", None, json!({})), entry("operetta:p/c", "Apply", None, fields())]);
+        json!([entry("operetta:q/c", "Apply", None, &json!({})), entry("operetta:p/c", "Apply", None, &fields())]);
     assert!(noop(&body, &among_others, &live));
 }
 
@@ -172,7 +174,7 @@ fn a_status_is_compared_with_what_is_owned_of_the_status() {
     let fields = json!({"f:status": {"f:replicas": {}, "f:conditions": {"k:{\"type\":\"Available\"}": {
         ".": {}, "f:type": {}, "f:status": {}, "f:lastTransitionTime": {},
     }}}});
-    let owned = json!([entry("operetta:p/c", "Apply", Some("status"), fields)]).to_string();
+    let owned = json!([entry("operetta:p/c", "Apply", Some("status"), &fields)]).to_string();
     let mut live = live();
     live["status"]["conditions"] = json!([
         {"type": "Progressing", "status": "True"},
