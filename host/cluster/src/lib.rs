@@ -16,6 +16,7 @@
 #![cfg_attr(
     test,
     allow(
+        clippy::needless_pass_by_value,
         clippy::semicolon_if_nothing_returned,
         clippy::unwrap_used,
         clippy::expect_used,
