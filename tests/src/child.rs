@@ -108,6 +108,14 @@ impl Child {
         let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok());
         Ok(Duration::from_millis(ticks.sum::<u64>() * 10))
     }
+    /// Bytes of memory that it holds.
+    #[cfg(target_os = "linux")]
+    pub fn memory(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).context("read a process's memory")?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = resident.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+        Ok(kilobytes.context("a process has a resident size")? << 10)
+    }
 }
 
 impl Drop for Child {

@@ -1,56 +1,100 @@
-//! The demo: sets everything up, tells the story of the operators while doing it through the API, and stays until Ctrl-C.
+//! The demo: everything set up, a story told while it happens on a real API server, and then yours to play with.
 //!
-//! Whatever it starts ends with it; what a killed one left is stopped by the next.
+//! [`stage`] sets up and clears away, [`tell`] writes to the terminal, [`pets`], [`pods`], [`plugins`] hold the steps of the story. A step does what a person would
+//! do with kubectl and cp, through the API, and waits for what follows; it decides nothing about how the others look.
 
-mod stage;
-mod story;
-mod voice;
+use std::{path::Path, process::ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use futures::future::{FutureExt as _, LocalBoxFuture};
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::{
-    stage::Stage,
-    voice::{say, title},
-};
-use crate::{
-    components::Workspace,
-    control_plane::{self, OVERRIDE},
-    progress::Progress,
-};
+use crate::{components::Workspace, control_plane::Cluster, progress::Progress};
 
-/// Sets up, tells the story, and stays unless `once`.
-///
-/// # Errors
-/// Something could not be set up, or, with `once`, a part of the story did not come true.
-pub fn run(once: bool) -> Result<()> {
+mod pets;
+mod plugins;
+mod pods;
+mod stage;
+mod tell;
+
+use stage::Stage;
+use tell::Teller;
+
+/// A step of the story.
+type Step = for<'a> fn(&'a mut Stage, &'a Teller) -> LocalBoxFuture<'a, Result<()>>;
+
+/// The story.
+const STORY: [(&str, Step); 7] = [
+    ("Thor and Tron move into the pet store", |stage, tell| pets::move_in(stage, tell).boxed_local()),
+    ("Thor becomes Thorbert", |stage, tell| pets::rename(stage, tell).boxed_local()),
+    ("Both move out", |stage, tell| pets::move_out(stage, tell).boxed_local()),
+    ("An immortal pod is killed", |stage, tell| pods::kill(stage, tell).boxed_local()),
+    ("A Memcached is scaled by hand", |stage, tell| pods::scale(stage, tell).boxed_local()),
+    ("A plugin is replaced while it works", |stage, tell| plugins::replace(stage, tell).boxed_local()),
+    ("A stranger moves in", |stage, tell| plugins::contain(stage, tell).boxed_local()),
+];
+
+/// Builds what is missing, tells the story and, unless `once`, stays until Ctrl-C. Fails when a step of the story did.
+pub fn run(once: bool) -> Result<ExitCode> {
+    let mut tell = Teller::stdout();
+    tell.title();
     let progress = Progress::stderr();
-    title("Setting up");
-    if std::env::var_os(OVERRIDE).is_none_or(|path| path.is_empty()) {
-        control_plane::build::build(&progress)?;
-    }
-    let built = Workspace::locate()?.build(&progress)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("make a runtime")?;
+    let workspace = Workspace::locate()?;
+    let built = workspace.build(&progress)?;
+    let cluster = Cluster::open(&built.program("control-plane"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("make a runtime")?;
     runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;
-        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-        let act = async {
-            let mut stage = Stage::set(built, &progress).await?;
-            let failed = story::tell(&mut stage).await;
-            if !once {
-                stage.epilogue(failed).await?;
-                std::future::pending::<()>().await;
-            }
-            let end = if failed == 0 { "The whole story came true." } else { "Not all of the story came true." };
-            say(&format!("\n{end}"));
-            stage.clear().await?;
-            ensure!(failed == 0, "{failed} of the story's parts did not come true; what is marked ✗ above says why");
-            Ok(())
+        // From here on a signal ends the demo in order: hosts and stores are children that must not outlive it.
+        let interrupted = interrupted()?;
+        tokio::pin!(interrupted);
+        let set_up = Stage::set_up(cluster, built, workspace.root(), &progress);
+        let mut stage = tokio::select! {
+            stage = set_up => stage?,
+            () = &mut interrupted => return Ok(ExitCode::FAILURE),
         };
+        let whole = tokio::select! {
+            () = story(&mut stage, &mut tell) => true,
+            () = &mut interrupted => false,
+        };
+        if whole {
+            tell.summary(&stage).await?;
+            if !once {
+                tell.what_next(&stage);
+                tokio::select! {
+                    () = &mut interrupted => {}
+                    error = stage.broken() => return Err(error),
+                }
+            }
+        }
+        tell.clearing();
+        stage.clear().await?;
+        Ok(if whole && tell.all_went_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    })
+}
+
+async fn story(stage: &mut Stage, tell: &mut Teller) {
+    for (title, step) in STORY {
+        tell.begin(title);
+        let result = step(stage, tell).await;
+        tell.end(result);
+    }
+}
+
+/// Completes at Ctrl-C, SIGTERM or the terminal's end.
+fn interrupted() -> Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+    Ok(async move {
         tokio::select! {
-            ended = act => ended,
-            _ = interrupt.recv() => Ok(say("\nStopping everything.")),
-            _ = terminate.recv() => Ok(say("\nStopping everything.")),
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
         }
     })
+}
+
+/// A path as a person in `root` would type it.
+fn typed(path: &Path, root: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).display().to_string()
 }

@@ -154,6 +154,11 @@ impl Host {
         self.child.as_ref().context("the host does not run")?.cpu()
     }
 
+    /// Bytes of memory that it holds.
+    pub fn memory(&self) -> Result<u64> {
+        self.child.as_ref().context("the host does not run")?.memory()
+    }
+
     /// Starts it again, with the same directories and what lies there.
     pub async fn begin(&mut self, run: &RunDir) -> Result<()> {
         ensure!(self.child.is_none(), "{} runs already", self.name);

@@ -1,25 +1,23 @@
-//! The demo: `cargo demo`.
+//! `cargo demo`: parses its arguments and tells the story.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use operetta_tests::demo;
 
-/// Build everything, start a real control plane, run three operators on it and tell their story.
+/// Three operators as sandboxed WebAssembly components, on a real Kubernetes API server, while you watch.
 #[derive(Debug, Parser)]
+#[command(after_help = "OPERETTA_KUBECONFIG names a kubeconfig of a cluster to use instead of the local control plane.")]
 struct Arguments {
-    /// End after the story; the exit code says whether all of it came true.
+    /// End after the story; the exit code says whether all of it happened
     #[arg(long)]
     once: bool,
 }
 
 fn main() -> ExitCode {
-    let Arguments { once } = Arguments::parse();
-    match demo::run(once) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("demo: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let arguments = Arguments::parse();
+    demo::run(arguments.once).unwrap_or_else(|error| {
+        eprintln!("demo: {error:#}");
+        ExitCode::FAILURE
+    })
 }

@@ -1,165 +1,276 @@
-//! Where the story plays: the cluster, the host with its plugin directory, the pet store, and a namespace.
+//! What the story happens on: a cluster with a namespace, a pet store, and a host that runs the plugins. Set up in one place, cleared away in one place.
 
-use std::time::Duration;
-
-use anyhow::{Context, Result};
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use kube::{
-    Api, Client,
-    api::{DeleteParams, Patch, PatchParams},
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
 };
-use serde_json::json;
 
-use super::voice::{command, ok, say, title};
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, ServiceAccount},
+        rbac::v1::{ClusterRole, ClusterRoleBinding},
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::{Value, json};
+
 use crate::{
     components::Built,
     control_plane::{Cluster, run_dir::RunDir},
     eventually,
-    host::{self, Document, Host, Launch, Log},
-    kinds,
+    host::{self, Document, Host, Launch, Line, Mark},
     petstore::PetStore,
     progress::Progress,
 };
 
-/// How long anything in the story may take: a roll-out on a machine that is busy otherwise.
-pub const SOON: Duration = Duration::from_mins(1);
-/// Where the story plays.
-pub const NAMESPACE: &str = "operetta-demo";
-/// The plugins of the story, as they come on.
-const CAST: [&str; 3] = ["petstore", "immortal-container", "memcached"];
+use super::typed;
 
-/// Everything that the story needs. The children come before what they need, since they are dropped in this order.
+/// Who plays.
+const OPERATORS: [&str; 3] = ["petstore", "immortal-container", "memcached"];
+/// Where the story's objects live.
+const NAMESPACE: &str = "operetta-demo";
+/// What a plugin, a controller or a simulated node may take, with room for a busy machine.
+pub const SOON: Duration = Duration::from_secs(60);
+/// The label that an installation leaves on what it makes for a plugin, and the namespace that it makes for all.
+const INSTALLED: &str = "operetta.dev/plugin";
+const ACCOUNTS: &str = "operetta-plugins";
+
+/// Everything that runs.
 pub struct Stage {
-    /// The host.
-    pub host: Host,
-    /// The pet store.
-    pub store: PetStore,
-    /// As the person at the keyboard.
+    /// For the namespace of the story.
     pub client: Client,
-    /// What was built.
-    pub built: Built,
-    run: Option<RunDir>,
+    /// The store of the story.
+    pub store: PetStore,
+    /// The host of the story.
+    pub host: Host,
+    built: Built,
+    root: PathBuf,
+    kubeconfig: PathBuf,
+    /// What the cluster held before us, where it is a user's.
+    before: Option<Vec<String>>,
+    run: RunDir,
     cluster: Cluster,
 }
 
 impl Stage {
-    /// Starts everything, and waits until all three plugins run.
-    pub async fn set(built: Built, progress: &Progress) -> Result<Self> {
-        let program = built.program("control-plane");
-        let cluster = tokio::task::spawn_blocking(move || Cluster::open(&program)).await.context("start the cluster")??;
-        let step = progress.step("stage");
-        let client = cluster.client().await?;
+    /// Starts store and host, installs the plugins and waits until they run.
+    pub async fn set_up(cluster: Cluster, built: Built, root: &Path, progress: &Progress) -> Result<Self> {
         let run = RunDir::create()?;
-        step.done("ready");
-        make_namespace(&client).await?;
-
-        title("Installing three operators, with your own rights");
-        install(&built, &cluster, &CAST)?;
-
-        title("Running them in one host");
+        let client = cluster.client().await?;
+        let kubeconfig = with_namespace(&cluster, &run)?;
+        let step = progress.step("pet store");
         let store = PetStore::start(&run, &built).await?;
-        // As a person would see it.
-        let launch = Launch::new(&built, cluster.kubeconfig()).namespace(NAMESPACE).log_level("info");
-        let host = launch.start(&run).await?;
-        command(&format!("operetta run --plugin-dir {} --namespace {NAMESPACE}", host.plugins().path().display()));
-        let stage = Self { host, store, client, built, run: Some(run), cluster };
-        for name in CAST {
-            let started = std::time::Instant::now();
-            command(&format!("cp {name}.wasm {name}.yaml {}/", stage.host.plugins().path().display()));
-            stage.plug(name, |document| document.endpoint("petstore", &stage.store.endpoint())).await?;
-            ok(&format!("{name} runs"), started.elapsed());
-        }
-        Ok(stage)
-    }
+        step.done(&format!("listens on {}", store.address()));
 
-    /// Installs what one more component needs in the cluster.
-    pub fn install(&self, name: &str) -> Result<()> {
-        install(&self.built, &self.cluster, &[name])
-    }
-
-    /// Puts a component into the plugin directory and waits until it runs.
-    pub async fn plug(&self, name: &str, edit: impl FnOnce(Document) -> Document) -> Result<()> {
-        let component = self.built.component(name)?;
-        self.host.plugins().put(name, &component.code()?, &edit(Document::of(component)?))?;
-        self.host.says(name, "plugin ready", Log::start(), SOON).await?;
-        Ok(())
-    }
-
-    /// Leaves something to look at, and says where to look.
-    pub async fn epilogue(&self, failed: usize) -> Result<()> {
-        kinds::pets(&self.client, NAMESPACE).apply("thor", &kinds::pet("Thor", "dog")).await?;
-        kinds::pets(&self.client, NAMESPACE).apply("tron", &kinds::pet("Tron", "cat")).await?;
-        title(if failed == 0 { "The whole story came true. Now you" } else { "Not all of the story came true. Look around" });
-        let kubectl = match &self.cluster {
-            Cluster::Own(own) => own.access().kubectl.display().to_string(),
-            Cluster::Users(_) => "kubectl".to_owned(),
+        let mut step = progress.step("operators");
+        let before = match &cluster {
+            Cluster::Own(_) => None,
+            Cluster::Users(_) => Some(installed(&client).await?),
         };
-        let plugins = self.host.plugins().path().display();
-        say(&format!(
-            "  export KUBECONFIG={}\n  alias kubectl=\"{kubectl} -n {NAMESPACE}\"\n",
-            self.cluster.kubeconfig().display()
-        ));
-        for line in [
-            "kubectl get pets,memcacheds,immortalcontainers,deployments,pods".to_owned(),
-            "kubectl patch pet thor --type merge -p '{\"spec\":{\"name\":\"Thorbert\"}}'".to_owned(),
-            "kubectl scale deployment cache --replicas 5 && kubectl get deployment cache --watch".to_owned(),
-            "kubectl delete pod phoenix-immortalpod --wait=false && kubectl get pods --watch".to_owned(),
-            format!("cp {} {plugins}/memcached.wasm", self.built.component("memcached")?.wasm.display()),
-            format!("rm {plugins}/petstore.*"),
-            format!("curl -s {}", self.host.metrics_url()),
-            format!("tail -f {}", self.host.log().path().display()),
-        ] {
-            say(&format!("  {line}"));
+        let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
+        let made = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await;
+        made.with_context(|| format!("make the namespace {NAMESPACE}; if an earlier demo left it, delete it"))?;
+        step.say("operetta install");
+        let plugins = OPERATORS.iter().map(|name| built.component(name)).collect::<Result<Vec<_>>>()?;
+        let files: Vec<_> = plugins.iter().map(|component| component.wasm.as_path()).collect();
+        host::install(&built, cluster.kubeconfig(), &files)?;
+        let accounts = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE);
+        eventually("pods can be made", SOON, async || accounts.get("default").await.context("no account yet")).await?;
+        step.say("operetta run");
+        let host = Launch::new(&built, cluster.kubeconfig()).namespace(NAMESPACE).start(&run).await?;
+        for component in &plugins {
+            let document = Document::of(component)?.endpoint("petstore", &store.endpoint());
+            host.plugins().put(component.name, &component.code()?, &document)?;
         }
-        say("\nCtrl-C stops everything.");
-        Ok(())
+        for component in &plugins {
+            host.says(component.name, "plugin ready", host::Log::start(), SOON).await?;
+        }
+        step.done(&format!("{} in one host", OPERATORS.join(", ")));
+        Ok(Self { client, store, host, built, root: root.to_owned(), kubeconfig, before, run, cluster })
     }
 
-    /// Leaves nothing behind: ends the host and the store, and removes the namespace where the cluster goes on without us.
-    pub async fn clear(mut self) -> Result<()> {
-        if matches!(self.cluster, Cluster::Users(_)) {
-            for (objects, names) in [
-                (kinds::pets(&self.client, NAMESPACE), &["thor", "tron"][..]),
-                (kinds::memcacheds(&self.client, NAMESPACE), &["cache"]),
-                (kinds::immortals(&self.client, NAMESPACE), &["phoenix"]),
-            ] {
-                // Finalizers hold the objects as long as their plugins have work to do.
-                for name in names {
-                    let _ = objects.remove(name).await;
-                    eventually("the object goes", SOON, async || {
-                        anyhow::ensure!(objects.get_opt(name).await?.is_none(), "{name} is still there");
-                        Ok(())
-                    })
-                    .await?;
-                }
-            }
-            let namespaces = Api::<Namespace>::all(self.client.clone());
-            namespaces.delete(NAMESPACE, &DeleteParams::background()).await.context("delete the namespace")?;
+    /// Where the story's objects live.
+    pub fn namespace(&self) -> &'static str {
+        NAMESPACE
+    }
+
+    /// Everything that was built.
+    pub fn built(&self) -> &Built {
+        &self.built
+    }
+
+    /// The rights of the person at the keyboard.
+    pub fn kubeconfig(&self) -> &Path {
+        self.cluster.kubeconfig()
+    }
+
+    /// The objects of a file of the workspace.
+    pub fn read(&self, file: &str) -> Result<Vec<Value>> {
+        let path = self.root.join(file);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let documents = text.split("\n---").map(|part| part.trim_start_matches('-'));
+        let objects = documents.map(|part| serde_saphyr::from_str(part).context("understand a sample"));
+        objects.collect()
+    }
+
+    /// A path as one types it.
+    pub fn typed(&self, path: &Path) -> String {
+        typed(path, &self.root)
+    }
+
+    /// The line of kubectl for this.
+    pub fn kubectl(&self, rest: &str) -> String {
+        match &self.cluster {
+            Cluster::Own(_) => format!("kubectl {rest}"),
+            Cluster::Users(_) => format!("kubectl -n {NAMESPACE} {rest}"),
         }
-        self.host.stop().await?;
-        self.store.kill()?;
-        self.run.take().map_or(Ok(()), RunDir::remove)
+    }
+
+    /// The first line of the log about a plugin that fits, after `mark`.
+    pub async fn logged(&self, what: &str, mark: Mark, fits: impl Fn(&Line) -> bool) -> Result<Line> {
+        self.host.log().until(what, mark, SOON, fits).await
+    }
+
+    /// CPU time, memory and reconciles of the host so far.
+    pub async fn cost(&self) -> Result<(Duration, u64, f64)> {
+        let metrics = self.host.metrics().await?;
+        Ok((self.host.cpu()?, self.host.memory()?, metrics.sum("controller_runtime_reconcile_total", &[])))
+    }
+
+    /// What to put into a second terminal first.
+    pub fn environment(&self) -> Vec<String> {
+        let mut lines = vec![format!("export KUBECONFIG={}", self.kubeconfig.display())];
+        if let Cluster::Own(supervised) = &self.cluster {
+            lines.push(format!("alias kubectl={}", supervised.access().kubectl.display()));
+        }
+        lines.push(format!("export PLUGINS={}", self.host.plugins().path().display()));
+        lines
+    }
+
+    /// What to try.
+    pub fn suggestions(&self) -> Vec<(&'static str, Vec<String>)> {
+        let component = |name: &str| self.built.component(name).map(|c| self.typed(&c.wasm)).unwrap_or_default();
+        vec![
+            ("all that the story left", vec![self.kubectl("get pets,immortalcontainers,memcacheds,deployments,pods")]),
+            (
+                "pets, and what the store says",
+                vec![
+                    self.kubectl("apply -f config/samples/petstore_v1alpha1_pet.yaml"),
+                    self.kubectl("get pets --watch"),
+                    format!("grpcurl -plaintext {} petstore.v1.PetStore/SearchPets", self.store.address()),
+                ],
+            ),
+            (
+                "pods that come back, replicas that go back",
+                vec![
+                    self.kubectl("delete pod phoenix-immortalpod"),
+                    self.kubectl("scale deployment memcached-sample --replicas=5"),
+                ],
+            ),
+            (
+                "the version of before, live; and one plugin less",
+                vec![
+                    format!("cp {} $PLUGINS/memcached.wasm", component("memcached")),
+                    "rm $PLUGINS/memcached.*".to_owned(),
+                ],
+            ),
+            (
+                "what the host says and counts",
+                vec![
+                    format!("tail -f {}", self.host.log().path().display()),
+                    format!("curl -s {} | grep -v '^#'", self.host.metrics_url()),
+                ],
+            ),
+        ]
+    }
+
+    /// Waits until something that should run has ended.
+    pub async fn broken(&mut self) -> anyhow::Error {
+        loop {
+            if let Err(error) = self.host.ensure_runs() {
+                return error;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// Stops and removes everything. On a user's cluster also what the story made there.
+    pub async fn clear(mut self) -> Result<()> {
+        if let Some(before) = &self.before {
+            // The host first lets go of what its plugins hold.
+            remove_namespace(&self.client, NAMESPACE).await?;
+            uninstall(&self.client, before).await?;
+        }
+        let stopped = self.host.stop().await;
+        drop(self.host);
+        drop(self.store);
+        self.run.remove()?;
+        drop(self.cluster);
+        let status = stopped?;
+        ensure!(status.success(), "the host ended badly: {status}");
+        Ok(())
     }
 }
 
-fn install(built: &Built, cluster: &Cluster, names: &[&str]) -> Result<()> {
-    let files: Vec<_> = names.iter().map(|name| format!("{name}.wasm")).collect();
-    command(&format!("operetta install {}", files.join(" ")));
-    let components: Result<Vec<_>> = names.iter().map(|name| Ok(built.component(name)?.wasm.as_path())).collect();
-    let started = std::time::Instant::now();
-    let installed = host::install(built, cluster.kubeconfig(), &components?)?;
-    ok(&format!("{} objects: CRDs, service accounts and their RBAC", installed.lines().count()), started.elapsed());
+/// A kubeconfig whose lines of kubectl need no `-n`. A user's own is left as it is: it may name files beside it.
+fn with_namespace(cluster: &Cluster, run: &RunDir) -> Result<PathBuf> {
+    let Cluster::Own(_) = cluster else { return Ok(cluster.kubeconfig().to_owned()) };
+    let text = std::fs::read_to_string(cluster.kubeconfig()).context("read the kubeconfig")?;
+    let mut config: Value = serde_json::from_str(&text).context("understand the kubeconfig")?;
+    if let Some(context) = config.pointer_mut("/contexts/0/context").and_then(Value::as_object_mut) {
+        context.insert("namespace".to_owned(), json!(NAMESPACE));
+    }
+    let path = run.path().join("kubeconfig");
+    std::fs::write(&path, config.to_string()).context("write a kubeconfig")?;
+    Ok(path)
+}
+
+/// Names of everything that installations have left in the cluster.
+async fn installed(client: &Client) -> Result<Vec<String>> {
+    let all = ListParams::default().labels(INSTALLED);
+    let crds = Api::<CustomResourceDefinition>::all(client.clone()).list(&all).await?;
+    let roles = Api::<ClusterRole>::all(client.clone()).list(&all).await?;
+    let bindings = Api::<ClusterRoleBinding>::all(client.clone()).list(&all).await?;
+    let accounts = Api::<Namespace>::all(client.clone()).get_opt(ACCOUNTS).await?;
+    let mut names: Vec<_> = crds.iter().map(|crd| format!("crd {}", crd.name_any())).collect();
+    names.extend(roles.iter().map(|role| format!("role {}", role.name_any())));
+    names.extend(bindings.iter().map(|binding| format!("binding {}", binding.name_any())));
+    names.extend(accounts.map(|_| format!("namespace {ACCOUNTS}")));
+    Ok(names)
+}
+
+/// Removes what installations have left and what was not there before.
+async fn uninstall(client: &Client, before: &[String]) -> Result<()> {
+    let background = DeleteParams::background();
+    for name in installed(client).await?.iter().filter(|name| !before.contains(name)) {
+        match name.split_once(' ') {
+            Some(("crd", name)) => {
+                Api::<CustomResourceDefinition>::all(client.clone()).delete(name, &background).await?;
+            }
+            Some(("role", name)) => {
+                Api::<ClusterRole>::all(client.clone()).delete(name, &background).await?;
+            }
+            Some(("binding", name)) => {
+                Api::<ClusterRoleBinding>::all(client.clone()).delete(name, &background).await?;
+            }
+            Some((_, name)) => remove_namespace(client, name).await?,
+            None => {}
+        }
+    }
     Ok(())
 }
 
-async fn make_namespace(client: &Client) -> Result<()> {
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+async fn remove_namespace(client: &Client, name: &str) -> Result<()> {
     let namespaces = Api::<Namespace>::all(client.clone());
-    let params = PatchParams::apply(kinds::MANAGER).force();
-    namespaces.patch(NAMESPACE, &params, &Patch::Apply(namespace)).await.context("make the namespace")?;
-    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE);
-    eventually("the namespace has its service account", SOON, async || {
-        accounts.get("default").await.context("get the service account").map(drop)
+    namespaces.delete(name, &DeleteParams::background()).await.with_context(|| format!("delete namespace {name}"))?;
+    eventually(&format!("the namespace {name} is gone"), SOON * 2, async || {
+        ensure!(namespaces.get_opt(name).await?.is_none(), "it is still there");
+        Ok(())
     })
     .await
 }

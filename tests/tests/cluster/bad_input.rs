@@ -36,18 +36,38 @@ fn cases() -> Vec<Case> {
     let code = component.code().unwrap();
     let document = || Document::of(component).unwrap();
     let yaml = |name: &str| Some(document().named(name).to_text());
-    let wasm = |name: &'static str, wasm: Vec<u8>, phase, says| Case { name, wasm: Some(wasm), yaml: yaml(name), phase, says };
-    let text = |name: &'static str, text: String, phase, says| Case { name, wasm: Some(code.clone()), yaml: Some(text), phase, says };
+    let wasm =
+        |name: &'static str, wasm: Vec<u8>, phase, says| Case { name, wasm: Some(wasm), yaml: yaml(name), phase, says };
+    let text = |name: &'static str, text: String, phase, says| Case {
+        name,
+        wasm: Some(code.clone()),
+        yaml: Some(text),
+        phase,
+        says,
+    };
     let mut flipped = code.clone();
     let middle = flipped.len() / 2;
     flipped[middle..middle + 64].fill(0xff);
     let empty_rules = document().named("no-rules").field(&["spec", "grants", "rules"], json!([]));
-    let nobody = document().named("no-account").field(&["spec", "serviceAccount", "name"], json!("nobody"));
+    // Of another kind, since this one is taken before anybody asks for the account.
+    let free = installed().component("immortal-container").unwrap();
+    let nobody =
+        Document::of(free).unwrap().named("no-account").field(&["spec", "serviceAccount", "name"], json!("nobody"));
     let pinned = format!("sha256:{}", "0".repeat(64));
     vec![
-        wasm("not-wasm", b"#!/bin/sh\nexit 1\n".to_vec(), "verify", &["this is not WebAssembly", "a plugin is a component"]),
+        wasm(
+            "not-wasm",
+            b"#!/bin/sh\nexit 1\n".to_vec(),
+            "verify",
+            &["this is not WebAssembly", "a plugin is a component"],
+        ),
         wasm("core-module", b"\0asm\x01\0\0\0".to_vec(), "verify", &["core WebAssembly module", "wasm-component-ld"]),
-        wasm("no-world", b"\0asm\x0d\0\x01\0".to_vec(), "verify", &["does not export `manifest`", "build it against the world"]),
+        wasm(
+            "no-world",
+            b"\0asm\x0d\0\x01\0".to_vec(),
+            "verify",
+            &["does not export `manifest`", "build it against the world"],
+        ),
         wasm(
             "other-contract",
             overwrite(&code, "@0.1.0", "@0.9.0").unwrap(),
@@ -57,16 +77,59 @@ fn cases() -> Vec<Case> {
         wasm("truncated", code[..code.len() / 2].to_vec(), "verify", &["cut short", "copy it again"]),
         wasm("empty", Vec::new(), "verify", &["the file is empty", "copy it again"]),
         wasm("flipped", flipped, "compile", &["not valid", "build it again"]),
-        wasm("panics", hostile_make(&code, "panic").unwrap(), "describe", &["crashed", "the manifest panics on purpose", "must not fail"]),
-        wasm("loops", hostile_make(&code, "loop").unwrap(), "describe", &["used more than 1s of CPU time", "should return a constant"]),
-        wasm("impossible", hostile_make(&code, "kind").unwrap(), "describe", &["\"No Kind\" is no resource", "lower-case letters"]),
-        text("unknown-field", document().named("unknown-field").field(&["spec", "colour"], json!("red")).to_text(), "fetch", &["unknown field `colour`", "expected one of"]),
-        text("other-name", document().named("another").to_text(), "fetch", &["metadata.name is \"another\"", "make them equal"]),
+        wasm(
+            "panics",
+            hostile_make(&code, "panic").unwrap(),
+            "describe",
+            &["crashed", "the manifest panics on purpose", "must not fail"],
+        ),
+        wasm(
+            "loops",
+            hostile_make(&code, "loop").unwrap(),
+            "describe",
+            &["used more than 1s of CPU time", "should return a constant"],
+        ),
+        wasm(
+            "impossible",
+            hostile_make(&code, "kind").unwrap(),
+            "describe",
+            &["\"No Kind\" is no resource", "lower-case letters"],
+        ),
+        text(
+            "unknown-field",
+            document().named("unknown-field").field(&["spec", "colour"], json!("red")).to_text(),
+            "fetch",
+            &["unknown field `colour`", "expected one of"],
+        ),
+        text(
+            "other-name",
+            document().named("another").to_text(),
+            "fetch",
+            &["metadata.name is \"another\"", "make them equal"],
+        ),
         text("not-yaml", "spec: [".to_owned(), "fetch", &["not a Plugin document"]),
         text("no-rules", empty_rules.to_text(), "grant", &["not granted", "add to spec.grants.rules of", "mischiefs"]),
-        text("no-account", nobody.to_text(), "grant", &["nobody", "operetta install"]),
-        text("pinned", document().named("pinned").field(&["spec", "digest"], json!(pinned)).to_text(), "verify", &["the document pins sha256:000", "correct spec.digest or the file"]),
-        text("twin", document().named("twin").to_text(), "start", &["mischiefs.hostile.example.com is reconciled by the plugin hostile already", "remove hostile.wasm"]),
+        Case {
+            wasm: Some(free.code().unwrap()),
+            ..text(
+                "no-account",
+                nobody.to_text(),
+                "start",
+                &["operetta-plugins/nobody does not exist", "operetta install"],
+            )
+        },
+        text(
+            "pinned",
+            document().named("pinned").field(&["spec", "digest"], json!(pinned)).to_text(),
+            "verify",
+            &["the document pins sha256:000", "correct spec.digest or the file"],
+        ),
+        text(
+            "twin",
+            document().named("twin").to_text(),
+            "start",
+            &["mischiefs.hostile.example.com is reconciled by the plugin hostile already", "remove hostile.wasm"],
+        ),
         Case {
             name: "lonely-document",
             wasm: None,
@@ -136,13 +199,28 @@ async fn bad_files_are_named_with_phase_and_next_step_and_a_neighbour_goes_on() 
     for Case { name, phase, says, .. } in &cases {
         let fits = |line: &Line| {
             let error = line.text("error");
-            line.plugin() == *name && line.text("phase") == *phase && says.iter().all(|text| error.contains(text)) && error.contains(name)
+            let file = match *phase {
+                "verify" | "compile" | "describe" => error.starts_with(&format!("{name}.wasm")),
+                "fetch" => error.contains(&format!("{name}.yaml")) || error.contains(&format!("{name}.wasm")),
+                "grant" => error.contains(&format!("{name}.yaml")),
+                // What stands in the way is no file of the plugin.
+                _ => true,
+            };
+            line.plugin() == *name
+                && line.text("phase") == *phase
+                && says.iter().all(|text| error.contains(text))
+                && file
         };
         // Told all at once: one wrong word shall not hide another.
-        if let Err(error) = scene.host.log().until(&format!("{name} {phase} {says:?}"), Log::start(), SOON, fits).await {
+        if let Err(error) = scene.host.log().until(&format!("{name} {phase} {says:?}"), Log::start(), SOON, fits).await
+        {
             let said = scene.host.log().after(Log::start()).unwrap().into_iter().filter(|line| line.plugin() == *name);
             let said = said.map(|line| format!("{} {}: {}", line.level(), line.text("phase"), line.text("error")));
-            wrong.push(format!("{name}: {}\n  said: {:#?}", error.root_cause().to_string().lines().next().unwrap_or_default(), said.collect::<Vec<_>>()));
+            wrong.push(format!(
+                "{name}: {}\n  said: {:#?}",
+                error.root_cause().to_string().lines().next().unwrap_or_default(),
+                said.collect::<Vec<_>>()
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -172,7 +250,12 @@ async fn a_reconcile_that_misbehaves_is_stopped_told_apart_and_harms_nobody() {
     let mut scene = Scene::new().await;
     let before = crate::shared::position(&scene.namespace).await;
     plug(&scene.host, PLUGIN, |document| {
-        document.limit("cpuSeconds", 1).limit("deadlineSeconds", 8).limit("memoryMiB", 32).limit("hostCalls", 500).limit("logLines", 20)
+        document
+            .limit("cpuSeconds", 1)
+            .limit("deadlineSeconds", 8)
+            .limit("memoryMiB", 32)
+            .limit("hostCalls", 500)
+            .limit("logLines", 20)
     })
     .await;
     let acts: &[(&str, &str, &[&str])] = &[
@@ -205,25 +288,35 @@ async fn a_reconcile_that_misbehaves_is_stopped_told_apart_and_harms_nobody() {
         };
         if scene.host.log().until(name, Log::start(), SOON, fits).await.is_err() {
             let said = scene.host.log().after(Log::start()).unwrap().into_iter();
-            let said = said.filter(|line| line.message() == "reconcile failed" && line.text("object.name") == name.to_lowercase());
-            let said = said.map(|line| format!("{}: {}", line.text("reason"), line.text("error"))).take(3).collect::<Vec<_>>();
+            let said = said
+                .filter(|line| line.message() == "reconcile failed" && line.text("object.name") == name.to_lowercase());
+            let said =
+                said.map(|line| format!("{}: {}", line.text("reason"), line.text("error"))).take(3).collect::<Vec<_>>();
             wrong.push(format!("{name} should be {reason} {says:?} and is {said:#?}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 
     let lines = scene.host.log().after(Log::start()).unwrap();
-    let said = |name: &str, text: &str| lines.iter().any(|line| line.text("object.name") == name && line.message().contains(text));
+    let said = |name: &str, text: &str| {
+        lines.iter().any(|line| line.text("object.name") == name && line.message().contains(text))
+    };
     assert!(said("panic", "the reconcile panics on purpose"), "a panic's message is in the log");
     assert!(said("chatter", "logs more than its limit of 20 lines"), "what is cut off is said");
     let chatter: Vec<_> = lines.iter().filter(|line| line.message().contains("chatter")).collect();
     assert!(chatter.iter().all(|line| !line.message().contains(['\u{1b}', '\n'])), "control characters reach the log");
     let denied = |line: &&Line| line.message() == "denied: not granted to the plugin" && line.plugin() == PLUGIN;
-    assert!(lines.iter().filter(denied).any(|line| line.text("what").contains("create secrets")), "a denial is no secret");
+    assert!(
+        lines.iter().filter(denied).any(|line| line.text("what").contains("create secrets")),
+        "a denial is no secret"
+    );
 
     assert!(scene.namespace.api::<Secret>().get_opt("loot").await.unwrap().is_none());
     let writes = writes_since(before, PLUGIN, &scene.namespace).await;
-    assert!(!writes.iter().any(|request| request.uri.contains("/secrets")), "a denied write never leaves the host: {writes:#?}");
+    assert!(
+        !writes.iter().any(|request| request.uri.contains("/secrets")),
+        "a denied write never leaves the host: {writes:#?}"
+    );
     scene.neighbour_works("after-all-that").await;
     scene.host.ensure_runs().unwrap();
     let metrics = scene.host.metrics().await.unwrap();

@@ -5,8 +5,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 mod bad_input;
+mod cli;
 mod control_plane;
 mod demo_volume;
+mod gate;
 mod identity;
 mod immortal;
 mod informers;

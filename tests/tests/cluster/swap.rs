@@ -57,10 +57,8 @@ async fn a_plugin_runs_when_it_is_dropped_in_stops_when_it_is_removed_and_neighb
     let host = host(&namespace).await;
     let store = PetStore::start(run(), built()).await.unwrap();
     plug(&host, "petstore", |document| document.endpoint("petstore", &store.endpoint())).await;
-    let (mischiefs, pets) = (
-        mischiefs(&namespace.client(), namespace.name()),
-        pets(&namespace.client(), namespace.name()),
-    );
+    let (mischiefs, pets) =
+        (mischiefs(&namespace.client(), namespace.name()), pets(&namespace.client(), namespace.name()));
     let neighbour = async |name: &str| {
         pets.apply(name, &pet("Calm", "cat")).await.unwrap();
         eventually("the neighbour works", SOON, async || {
@@ -82,7 +80,11 @@ async fn a_plugin_runs_when_it_is_dropped_in_stops_when_it_is_removed_and_neighb
     host.says(PLUGIN, "plugin removed", mark, SOON).await.unwrap();
     mischiefs.apply("after", &act("behave")).await.unwrap();
     neighbour("third").await;
-    assert_eq!(text(&mischiefs.get("after").await.unwrap(), "/status/version"), "", "a plugin that is gone still works");
+    assert_eq!(
+        text(&mischiefs.get("after").await.unwrap(), "/status/version"),
+        "",
+        "a plugin that is gone still works"
+    );
 
     // Back again, as another version: what came meanwhile is found.
     let document = Document::of(installed().component(PLUGIN).unwrap()).unwrap();
