@@ -18,7 +18,9 @@ use operetta_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::shared::{SOON, TestNamespace, host, namespace, plug, position, reconciles, settled, writes_since};
+use crate::shared::{
+    SOON, TestNamespace, host, namespace, plug, position, reconciled, reconciles, settled, writes_since,
+};
 
 const PLUGIN: &str = "demo-volume";
 /// The garbage collector learns of kinds only twice a minute, so that the first deletion of a new kind takes its time.
@@ -82,9 +84,10 @@ async fn the_claim_is_made_once_and_what_cannot_grow_says_so() {
     settled(&scene.host, PLUGIN).await;
     let before = position(&scene.namespace).await;
     for touch in 0..3 {
+        let seen = reconciles(&scene.host, PLUGIN).await;
         let label = json!({"metadata": {"labels": {"touched": touch.to_string()}}});
         scene.claims.patch("data", &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
-        reconciles(&scene.host, PLUGIN, 1.0).await;
+        reconciled(&scene.host, PLUGIN, seen, 1.0).await;
     }
     let writes = writes_since(before, PLUGIN, &scene.namespace).await;
     assert!(writes.is_empty(), "as desired means no write: {writes:#?}");

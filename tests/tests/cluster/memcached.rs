@@ -15,7 +15,9 @@ use operetta_tests::{
 };
 use serde_json::json;
 
-use crate::shared::{SOON, TestNamespace, host, namespace, plug, position, reconciles, settled, writes_since};
+use crate::shared::{
+    SOON, TestNamespace, host, namespace, plug, position, reconciled, reconciles, settled, writes_since,
+};
 
 const PLUGIN: &str = "memcached";
 /// The garbage collector learns of kinds only twice a minute, so that the first deletion of a new kind takes its time.
@@ -102,9 +104,10 @@ async fn a_deployment_is_made_kept_as_described_and_gone_with_its_owner() {
     settled(&scene.host, PLUGIN).await;
     let before = position(&scene.namespace).await;
     for touch in 0..3 {
+        let seen = reconciles(&scene.host, PLUGIN).await;
         let label = Patch::Merge(json!({"metadata": {"labels": {"touched": touch.to_string()}}}));
         scene.deployments.patch("cache", &PatchParams::default(), &label).await.unwrap();
-        reconciles(&scene.host, PLUGIN, 1.0).await;
+        reconciled(&scene.host, PLUGIN, seen, 1.0).await;
     }
     let writes = writes_since(before, PLUGIN, &scene.namespace).await;
     let writes: Vec<_> = writes.iter().map(ToString::to_string).collect();

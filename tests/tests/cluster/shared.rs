@@ -96,9 +96,13 @@ pub async fn position(namespace: &TestNamespace) -> Option<Position> {
     }
 }
 
-/// Waits until so many more reconciles of the plugin have ended.
-pub async fn reconciles(host: &Host, plugin: &str, more: f64) {
-    let before = host.metrics().await.unwrap().reconciles(plugin);
+/// How many reconciles of the plugin have ended.
+pub async fn reconciles(host: &Host, plugin: &str) -> f64 {
+    host.metrics().await.unwrap().reconciles(plugin)
+}
+
+/// Waits until so many more have ended than there were `before` something was done about it.
+pub async fn reconciled(host: &Host, plugin: &str, before: f64, more: f64) {
     eventually("the plugin reconciles", SOON, async || {
         let now = host.metrics().await?.reconciles(plugin);
         anyhow::ensure!(now >= before + more, "{} of {more} reconciles", now - before);

@@ -1,3 +1,5 @@
+//! What an account may watch, asked for and believed for a while.
+
 use operetta_core::resource::Resource;
 use serde_json::Value;
 

@@ -1,3 +1,5 @@
+//! Which configurations are taken, and what the others are told.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Kinds come, go and come back.
+
 use super::*;
 use crate::testing::{FakeApi, things};
 

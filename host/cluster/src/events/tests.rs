@@ -1,3 +1,5 @@
+//! What an event looks like when it arrives.
+
 use super::*;
 
 #[test]

@@ -1,3 +1,5 @@
+//! Requests carry the account, and nothing else that names a user.
+
 use operetta_core::{cache::Scope, resource::Resource};
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! Watches start, are shared, move and stop, against an API server that answers what the test wants.
+
 use std::time::Duration;
 
 use operetta_core::cache::Change;

@@ -1,3 +1,5 @@
+//! What is written for a plugin, and what is refused.
+
 use expect_test::expect;
 use operetta_core::name::{AccountName, Namespace};
 use serde_json::json;

@@ -1,3 +1,5 @@
+//! Reads and writes of one plugin, against an API server that answers what the test wants.
+
 use operetta_core::cache::{Change, Subscription};
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! What is kept of an object.
+
 use serde_json::json;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Own writes, read back whatever the watch has seen so far.
+
 use serde_json::json;
 
 use super::*;

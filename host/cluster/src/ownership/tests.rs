@@ -1,3 +1,5 @@
+//! Bodies, managed fields and live objects: which applies change nothing.
+
 use operetta_core::name::{ControllerName, PluginName};
 use serde_json::json;
 

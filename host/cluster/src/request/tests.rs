@@ -1,3 +1,5 @@
+//! Statuses and what they mean to a plugin.
+
 use serde_json::json;
 
 use super::*;

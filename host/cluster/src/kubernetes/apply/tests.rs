@@ -1,3 +1,5 @@
+//! Conflicts, and who is in the way.
+
 use operetta_core::name::PluginName;
 use serde_json::json;
 
