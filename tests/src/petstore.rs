@@ -90,7 +90,8 @@ impl PetStore {
         self.child.kill()
     }
 
-    async fn client(&self) -> Result<PetStoreClient<Channel>> {
+    /// A client of it, for the runtime that asks.
+    pub async fn client(&self) -> Result<PetStoreClient<Channel>> {
         let endpoint = Endpoint::from_shared(self.endpoint()).context("read the store's address")?;
         let channel =
             endpoint.connect().await.with_context(|| format!("connect to the pet store at {}", self.address))?;
