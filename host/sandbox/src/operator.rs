@@ -136,10 +136,12 @@ impl Operator {
     }
 }
 
-/// One instance that is called again and again, to measure what a fresh one costs. **No host may do this**: what one object leaves in it, the next one finds.
+/// One instance that is called again and again on the guests' runtime, to measure what a fresh one costs. **No host may do this**: what one object leaves in it, the next
+/// one finds.
 pub struct Warm {
-    store: Store<State>,
-    operator: bindings::Operator,
+    /// None after a call that was cut off.
+    instance: Option<(Store<State>, bindings::Operator)>,
+    component: Arc<Component>,
     _ticking: Ticking,
 }
 
@@ -151,16 +153,25 @@ impl Warm {
         let memory = Memory::new(Arc::clone(&meter), limits.memory);
         let state = State::reconcile(effects, Handle::current(), memory, component.wasi_p2);
         let mut store = store(&component.inner.engine, state, &meter, limits.message);
-        let instance = component.pre.instantiate_async(&mut store).await;
-        let operator = instance.map_err(|e| Fault::from(e).of_reconcile(limits.deadline, limits.cpu))?;
-        Ok(Self { store, operator, _ticking: component.inner.ticker.run() })
+        let operator = component.pre.instantiate_async(&mut store).await;
+        let operator = operator.map_err(|e| Fault::from(e).of_reconcile(limits.deadline, limits.cpu))?;
+        let (instance, component) = (Some((store, operator)), Arc::clone(component));
+        Ok(Self { instance, _ticking: component.inner.ticker.run(), component })
     }
 
     /// Calls it.
     pub async fn reconcile(&mut self, request: Request) -> Result<Outcome, Failure> {
-        let (operator, request) = (&self.operator, convert_request(&request));
-        let call = async |accessor: &Accessor<State>| operator.call_reconcile(accessor, request).await;
-        match self.store.run_concurrent(call).await.and_then(|answer| answer) {
+        let lost = || Failure::Host("the instance is lost".to_owned());
+        let (mut store, operator) = self.instance.take().ok_or_else(lost)?;
+        let call = self.component.inner.guests.spawn(async move {
+            let request = convert_request(&request);
+            let call = async |accessor: &Accessor<State>| operator.call_reconcile(accessor, request).await;
+            let ended = store.run_concurrent(call).await.and_then(|answer| answer);
+            (store, operator, ended)
+        });
+        let (store, operator, ended) = AbortOnDropHandle::new(call).await.map_err(|_| lost())?;
+        self.instance = Some((store, operator));
+        match ended {
             Ok(answer) => convert_answer(answer),
             Err(error) => Err(Fault::from(error).of_reconcile(Duration::MAX, Duration::MAX)),
         }
