@@ -144,7 +144,8 @@ impl Stage {
 
     /// What to put into a second terminal first.
     pub fn environment(&self) -> Vec<String> {
-        let mut lines = vec![format!("export KUBECONFIG={}", self.kubeconfig.display())];
+        let mut lines =
+            vec![format!("cd {}", self.root.display()), format!("export KUBECONFIG={}", self.kubeconfig.display())];
         if let Cluster::Own(supervised) = &self.cluster {
             lines.push(format!("alias kubectl={}", supervised.access().kubectl.display()));
         }
