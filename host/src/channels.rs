@@ -1,6 +1,6 @@
 //! Outbound gRPC: the channels that a Plugin document names, each one pooled HTTP/2 connection with keep-alive, over which messages pass as bytes.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
 use bytes::{Buf as _, BufMut as _};
@@ -26,8 +26,9 @@ use tonic::{
 const SEND_AHEAD: usize = 16;
 /// A service that does not even accept a connection in this time is down.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How often a quiet connection is checked, so that a dead peer is found before the next reconcile.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// How often a connection is checked while a call waits on it, so that a dead peer is found within the usual deadline of a reconcile. Not more often, and never without a call: services take
+/// that for abuse.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// The channels of one plugin.
 pub struct GrpcChannels {
@@ -71,7 +72,7 @@ impl GrpcChannels {
             .channels
             .get(channel)
             .ok_or_else(|| GrpcStatus::of(13, format!("channel {channel} has no endpoint")))?;
-        Ok(Grpc::new(channel.clone()).max_decoding_message_size(self.limit).max_encoding_message_size(self.limit))
+        Ok(Grpc::new(channel.clone()).max_decoding_message_size(self.limit))
     }
 }
 
@@ -101,19 +102,28 @@ fn begin<T>(call: GrpcCall, body: T) -> Result<(Request<T>, http::uri::PathAndQu
 }
 
 async fn until<T>(deadline: Option<Instant>, work: impl Future<Output = Result<T, Status>>) -> Result<T, GrpcStatus> {
-    match deadline {
-        Some(at) => tokio::time::timeout_at(at, work)
-            .await
-            .map_err(|_| GrpcStatus::of(4, "the call took longer than its deadline"))?
-            .map_err(status),
-        None => work.await.map_err(status),
+    let late = || GrpcStatus::of(4, "the call took longer than its deadline");
+    let Some(at) = deadline else { return work.await.map_err(|found| status(&found)) };
+    let result = tokio::time::timeout_at(at, work).await.map_err(|_| late())?;
+    // tonic watches the same deadline, on both sides, and calls what it does then a cancellation.
+    result
+        .map_err(|found| if found.code() == Code::Cancelled && Instant::now() >= at { late() } else { status(&found) })
+}
+
+/// What is too large to be sent would look like a broken connection.
+fn check_size(message: &[u8], limit: usize) -> Result<(), GrpcStatus> {
+    if message.len() <= limit {
+        return Ok(());
     }
+    let text = format!("a message of {} bytes cannot be sent; limits.messageKiB allows {limit}", message.len());
+    Err(GrpcStatus::of(8, text))
 }
 
 #[async_trait]
 impl Channels for GrpcChannels {
     async fn unary(&self, channel: &ChannelName, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
         let mut client = self.client(channel)?;
+        check_size(&message, self.limit)?;
         let (request, path, deadline) = begin(call, message)?;
         let response = until(deadline, async {
             client.ready().await.map_err(|e| Status::from_error(e.into()))?;
@@ -122,7 +132,7 @@ impl Channels for GrpcChannels {
         .await?;
         // tonic merges the trailers of a unary answer into its headers.
         let (headers, message, _) = response.into_parts();
-        Ok(GrpcReply { headers: metadata(headers), message, trailers: Metadata::new() })
+        Ok(GrpcReply { headers: metadata(&headers), message, trailers: Metadata::new() })
     }
 
     async fn open(&self, channel: &ChannelName, call: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
@@ -136,8 +146,9 @@ impl Channels for GrpcChannels {
             outgoing: std::sync::Mutex::new(Some(outgoing)),
             cancel: answer.abort_handle(),
             incoming: Mutex::new(Incoming::Waiting(answer)),
-            trailers: Arc::default(),
+            trailers: std::sync::Mutex::default(),
             deadline,
+            limit: self.limit,
         }))
     }
 }
@@ -146,8 +157,9 @@ struct OpenExchange {
     outgoing: std::sync::Mutex<Option<mpsc::Sender<Vec<u8>>>>,
     cancel: tokio::task::AbortHandle,
     incoming: Mutex<Incoming>,
-    trailers: Arc<std::sync::Mutex<Metadata>>,
+    trailers: std::sync::Mutex<Metadata>,
     deadline: Option<Instant>,
+    limit: usize,
 }
 
 enum Incoming {
@@ -175,7 +187,7 @@ impl OpenExchange {
             *incoming = match answer {
                 Ok(response) => {
                     let (headers, messages, _) = response.into_parts();
-                    Incoming::Open { headers: metadata(headers), messages }
+                    Incoming::Open { headers: metadata(&headers), messages }
                 }
                 Err(status) => Incoming::Ended(Err(status)),
             };
@@ -190,6 +202,7 @@ impl OpenExchange {
 #[async_trait]
 impl Exchange for OpenExchange {
     async fn send(&self, message: Vec<u8>) -> Result<(), GrpcStatus> {
+        check_size(&message, self.limit)?;
         let outgoing = locked(&self.outgoing).clone();
         let Some(outgoing) = outgoing else {
             return Err(GrpcStatus::of(9, "this side of the stream is closed already"));
@@ -225,8 +238,8 @@ impl Exchange for OpenExchange {
         let first = match first {
             Ok(Some(message)) => message,
             Ok(None) => {
-                let trailers = messages.trailers().await.map_err(status)?;
-                *locked(&self.trailers) = trailers.map(metadata).unwrap_or_default();
+                let trailers = messages.trailers().await.map_err(|found| status(&found))?;
+                *locked(&self.trailers) = trailers.as_ref().map(metadata).unwrap_or_default();
                 *incoming = Incoming::Ended(Ok(()));
                 return Ok(Vec::new());
             }
@@ -242,13 +255,13 @@ impl Exchange for OpenExchange {
             match next {
                 Some(Ok(Some(message))) => received.push(message),
                 Some(Ok(None)) => {
-                    let trailers = messages.trailers().await.map_err(status)?;
-                    *locked(&self.trailers) = trailers.map(metadata).unwrap_or_default();
+                    let trailers = messages.trailers().await.map_err(|found| status(&found))?;
+                    *locked(&self.trailers) = trailers.as_ref().map(metadata).unwrap_or_default();
                     *incoming = Incoming::Ended(Ok(()));
                     break;
                 }
                 Some(Err(error)) => {
-                    *incoming = Incoming::Ended(Err(status(error)));
+                    *incoming = Incoming::Ended(Err(status(&error)));
                     break;
                 }
                 None => break,
@@ -262,7 +275,7 @@ impl Exchange for OpenExchange {
     }
 }
 
-fn metadata(map: MetadataMap) -> Metadata {
+fn metadata(map: &MetadataMap) -> Metadata {
     map.iter()
         .filter_map(|entry| match entry {
             KeyAndValueRef::Ascii(key, value) => Some((key.as_str().to_owned(), value.as_bytes().to_vec())),
@@ -271,11 +284,11 @@ fn metadata(map: MetadataMap) -> Metadata {
         .collect()
 }
 
-fn status(status: Status) -> GrpcStatus {
+fn status(status: &Status) -> GrpcStatus {
     let mut message = status.message().to_owned();
     if status.code() == Code::Unavailable || message == "transport error" {
         // tonic says "transport error" and keeps the cause, which is what an administrator needs, in the source.
-        let mut source = std::error::Error::source(&status);
+        let mut source = std::error::Error::source(status);
         while let Some(error) = source {
             message = format!("{message}: {error}");
             source = error.source();
@@ -285,7 +298,7 @@ fn status(status: Status) -> GrpcStatus {
         code: u32::try_from(i32::from(status.code())).unwrap_or(2),
         message,
         details: status.details().to_vec(),
-        metadata: metadata(status.metadata().clone()),
+        metadata: metadata(status.metadata()),
     }
 }
 
@@ -324,3 +337,6 @@ impl Decoder for Bytes {
         Ok(Some(message))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,13 +3,17 @@
 //! What reconciles is asked for anew before each run, so that new code takes over between two reconciles. Knows neither wasmtime nor kube: it sees the ports of the core.
 
 use std::{
-    collections::HashSet,
+    collections::BTreeSet,
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
-use futures::{StreamExt as _, stream::SelectAll};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    stream::{BoxStream, SelectAll},
+};
 use operetta_core::{
     cache::{Change, Informers, KindInfo, Scope, Subscription},
     effect::{Effects, Policy, Ports},
@@ -18,7 +22,7 @@ use operetta_core::{
     port::{ApiError, Caller},
     queue::{Job, Next, Priority, WorkQueue},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
-    resource::ObjectKey,
+    resource::{ObjectKey, Resource},
     route::{Router, Source, sources},
 };
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -26,7 +30,10 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 
-use crate::telemetry::{ControllerMetrics, ReconcileLog};
+use crate::telemetry::{ControllerMetrics, Metrics, ReconcileLog};
+
+/// A plugin that asks to be called again at once is called again after this time: as long as the first retry waits, so that it cannot spin.
+const SOONEST: Duration = Duration::from_millis(50);
 
 /// What the controllers of one plugin share.
 pub struct Shared {
@@ -38,6 +45,21 @@ pub struct Shared {
     pub policy: Arc<ArcSwap<Policy>>,
     /// How many reconciles of all plugins run at once. First come, first served, one place at a time, so that no plugin delays another by more than its share.
     pub all_shares: Arc<Semaphore>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Shared {
+    /// From now on this runs. What waits for a place under the version before goes on under this one.
+    pub fn exchange(&self, policy: Policy, version: Version) {
+        // The policy first, so that the new version never runs with the old one's.
+        self.policy.store(Arc::new(policy));
+        let share = version.own_share.clone();
+        let before = self.version.swap(Arc::new(version));
+        if !Arc::ptr_eq(&before.own_share, &share) {
+            before.own_share.close();
+        }
+    }
 }
 
 /// What runs when a key's turn comes. A reconcile in flight ends with the version that it began with.
@@ -46,6 +68,8 @@ pub struct Version {
     pub reconciler: Arc<dyn Reconciler>,
     /// Its ways out; the log is exchanged for one that names the object.
     pub ports: Ports,
+    /// Where it works; a key from elsewhere, left by a version that worked there too, is let go.
+    pub scope: Scope,
     /// How many reconciles of the plugin run at once.
     pub own_share: Arc<Semaphore>,
 }
@@ -81,45 +105,53 @@ pub struct Controller {
     commands: mpsc::UnboundedSender<Command>,
     stop: CancellationToken,
     running: TaskTracker,
-    synced: watch::Receiver<bool>,
-    metrics: Arc<ControllerMetrics>,
+    caches: watch::Receiver<Caches>,
+}
+
+/// How far the watches of a controller have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caches {
+    /// Not all that exists is known yet.
+    Filling,
+    /// All of it is.
+    Synced,
+    /// One of them was ended from outside, so that changes are missed.
+    Lost,
 }
 
 enum Command {
     /// These watches take the place of those before.
-    Watch(manifest::Controller, Watches),
-    /// Every primary is looked at again.
-    Resync,
+    Watch(manifest::Controller, Watches, watch::Sender<Caches>),
+    /// Other code took over.
+    LookAtAll,
 }
 
 impl Controller {
-    /// Starts it.
-    pub fn start(
-        shared: Arc<Shared>,
-        spec: manifest::Controller,
-        watches: Watches,
-        metrics: Arc<ControllerMetrics>,
-    ) -> Self {
+    /// Starts it. It reconciles nothing until `before`, which is leaving and looked after the same objects, has ended.
+    pub fn start(shared: Arc<Shared>, spec: manifest::Controller, watches: Watches, before: Option<&Self>) -> Self {
         let queue = Arc::new(WorkQueue::new(operetta_core::backoff::Backoff::default()));
-        metrics.observe(&queue);
+        let caller = Caller { plugin: shared.plugin.clone(), controller: spec.name.clone() };
+        let metrics = shared.metrics.controller(&caller, &queue, &shared.policy);
         let (commands, inbox) = mpsc::unbounded_channel();
-        let (synced_tell, synced) = watch::channel(false);
+        let (tell, caches) = watch::channel(Caches::Filling);
         let stop = CancellationToken::new();
         let running = TaskTracker::new();
         let span = tracing::info_span!("controller", plugin = %shared.plugin, controller = %spec.name);
 
-        let listener = Listener::new(queue.clone(), &spec, watches, synced_tell);
+        let listener = Listener::new(queue.clone(), &spec, watches, tell);
         tokio::spawn(stop.clone().run_until_cancelled_owned(listener.run(inbox)).instrument(span.clone()));
-        let dispatcher = Dispatcher {
-            caller: Caller { plugin: shared.plugin.clone(), controller: spec.name.clone() },
-            shared,
-            spec: spec.clone(),
-            queue: queue.clone(),
-            running: running.clone(),
-            metrics: metrics.clone(),
+        let primary = spec.primary.clone();
+        let dispatcher =
+            Dispatcher { caller, shared, primary, queue: queue.clone(), running: running.clone(), metrics };
+        let before = before.map(|before| before.running.clone());
+        let work = async move {
+            if let Some(before) = before {
+                before.wait().await;
+            }
+            dispatcher.run().await;
         };
-        running.spawn(stop.clone().run_until_cancelled_owned(dispatcher.run()).instrument(span));
-        Self { spec, queue, commands, stop, running, synced, metrics }
+        running.spawn(stop.clone().run_until_cancelled_owned(work).instrument(span));
+        Self { spec, queue, commands, stop, running, caches }
     }
 
     /// What the manifest says of it.
@@ -127,24 +159,39 @@ impl Controller {
         &self.spec
     }
 
-    /// Waits until all objects that existed at the start are known.
-    pub fn synced(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut synced = self.synced.clone();
-        async move {
-            // An error means that the listener has ended, after which nothing more will be known.
-            let _ = synced.wait_for(|synced| *synced).await;
+    /// Waits until all objects that existed when its watches began are known; for ever if they are lost before.
+    pub async fn synced(&self) {
+        self.reach(Caches::Synced).await;
+    }
+
+    /// Waits until a watch is ended from outside, as when the account loses its right; it needs new ones then.
+    pub async fn lost(&self) {
+        self.reach(Caches::Lost).await;
+    }
+
+    /// Whether a watch was ended from outside.
+    pub fn is_lost(&self) -> bool {
+        *self.caches.borrow() == Caches::Lost
+    }
+
+    async fn reach(&self, state: Caches) {
+        if self.caches.clone().wait_for(|caches| *caches == state).await.is_err() {
+            // The listener has ended with the controller, and nothing more will be known.
+            std::future::pending::<()>().await;
         }
     }
 
-    /// From now on these watches fill the queue, which stays; keys in flight are not touched.
+    /// From now on these watches fill the queue, which stays; keys in flight are not touched. When they are synced, everything is reconciled once.
     pub fn watch(&mut self, spec: manifest::Controller, watches: Watches) {
         self.spec = spec.clone();
-        let _ = self.commands.send(Command::Watch(spec, watches));
+        let (tell, caches) = watch::channel(Caches::Filling);
+        self.caches = caches;
+        let _ = self.commands.send(Command::Watch(spec, watches, tell));
     }
 
-    /// Reconciles everything once, at the lowest priority.
-    pub fn resync(&self) {
-        let _ = self.commands.send(Command::Resync);
+    /// Reconciles everything once, after what happens meanwhile; also what waits to be called again or to be tried again, since other code took over.
+    pub fn look_at_all(&self) {
+        let _ = self.commands.send(Command::LookAtAll);
     }
 
     /// Takes no more keys and waits until the reconciles in flight have ended, each at its deadline at the latest.
@@ -152,7 +199,6 @@ impl Controller {
         self.stop.cancel();
         self.running.close();
         self.running.wait().await;
-        self.metrics.forget();
         let depth = self.queue.depth();
         if depth.ready + depth.delayed > 0 {
             tracing::debug!(controller = %self.spec.name, ready = depth.ready, delayed = depth.delayed, "keys were left when the controller stopped");
@@ -166,18 +212,26 @@ impl Drop for Controller {
     }
 }
 
+/// What a subscription means to the controller, and a change; or none at its end.
+type Told = (Arc<[Source]>, Option<Change>);
+
 /// Turns changes into keys.
 struct Listener {
     queue: Arc<WorkQueue<ObjectKey>>,
     router: Router,
-    changes: SelectAll<futures::stream::BoxStream<'static, (Arc<[Source]>, Change)>>,
-    guards: Vec<Box<dyn std::any::Any + Send + Sync>>,
+    changes: SelectAll<BoxStream<'static, Told>>,
+    /// What keeps the subscriptions.
+    _guards: Vec<Box<dyn std::any::Any + Send + Sync>>,
     kind: watch::Receiver<Option<KindInfo>>,
-    primaries: HashSet<ObjectKey>,
+    primaries: BTreeSet<ObjectKey>,
+    /// Primaries that may have gone while nobody listened: looked at once, with those that exist, when all is known.
+    vanished: BTreeSet<ObjectKey>,
+    /// Why everything is reconciled when all is known.
+    cause: Cause,
     resync: Duration,
     /// How many subscriptions have yet to tell all that exists.
     missing: usize,
-    synced: watch::Sender<bool>,
+    caches: watch::Sender<Caches>,
 }
 
 impl Listener {
@@ -185,7 +239,7 @@ impl Listener {
         queue: Arc<WorkQueue<ObjectKey>>,
         spec: &manifest::Controller,
         watches: Watches,
-        synced: watch::Sender<bool>,
+        caches: watch::Sender<Caches>,
     ) -> Self {
         let mut kind = watch::channel(None).1;
         let mut changes = SelectAll::new();
@@ -195,75 +249,104 @@ impl Listener {
                 kind = subscription.kind;
             }
             let roles: Arc<[Source]> = roles.into();
-            changes.push(
-                UnboundedReceiverStream::new(subscription.changes).map(move |change| (roles.clone(), change)).boxed(),
-            );
+            let told = UnboundedReceiverStream::new(subscription.changes).map(Some);
+            let end = futures::stream::once(std::future::ready(None));
+            changes.push(told.chain(end).map(move |change| (roles.clone(), change)).boxed());
             guards.push(subscription.guard);
         }
-        let resync = Duration::from_secs(spec.resync_seconds.into());
-        let missing = guards.len();
         Self {
             queue,
             router: Router::new(spec),
             changes,
-            guards,
+            missing: guards.len(),
+            _guards: guards,
             kind,
-            primaries: HashSet::new(),
-            resync,
-            missing,
-            synced,
+            primaries: BTreeSet::new(),
+            vanished: BTreeSet::new(),
+            cause: Cause::Changed,
+            resync: Duration::from_secs(spec.resync_seconds.into()),
+            caches,
         }
     }
 
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Command>) {
-        let mut resync = tokio::time::interval_at(tokio::time::Instant::now() + self.resync, self.resync);
+        let period = |length| tokio::time::interval_at(tokio::time::Instant::now() + length, length);
+        let mut resync = period(self.resync);
         loop {
             tokio::select! {
-                Some((roles, change)) = self.changes.next() => self.heed(&roles, &change),
+                Some((roles, change)) = self.changes.next() => match change {
+                    Some(Change::Synced) => self.told_all(),
+                    Some(change) => self.heed(&roles, &change),
+                    None => {
+                        self.caches.send_replace(Caches::Lost);
+                    }
+                },
                 command = inbox.recv() => match command {
-                    Some(Command::Resync) => self.resync(),
-                    Some(Command::Watch(spec, watches)) => {
-                        self = Self::new(self.queue, &spec, watches, self.synced);
-                        resync = tokio::time::interval_at(tokio::time::Instant::now() + self.resync, self.resync);
+                    // Before all is known there is no need: everything is reconciled then.
+                    Some(Command::LookAtAll) if self.missing == 0 => {
+                        self.look_at_all(Priority::Initial, Cause::Resync);
+                    }
+                    Some(Command::LookAtAll) => {}
+                    Some(Command::Watch(spec, watches, caches)) => {
+                        let mut vanished = self.vanished;
+                        vanished.append(&mut self.primaries);
+                        self = Self::new(self.queue, &spec, watches, caches);
+                        (self.vanished, self.cause) = (vanished, Cause::Resync);
+                        resync = period(self.resync);
                     }
                     None => return,
                 },
-                _ = resync.tick() => self.resync(),
+                _ = resync.tick() => self.look_at_all(Priority::Resync, Cause::Resync),
             }
         }
     }
 
-    fn heed(&mut self, roles: &[Source], change: &Change) {
-        let Change::Object { key, new, initial, .. } = change else {
-            self.missing = self.missing.saturating_sub(1);
-            if self.missing == 0 {
-                tracing::debug!(primaries = self.primaries.len(), watches = self.guards.len(), "caches are synced");
-                self.synced.send_replace(true);
-            }
+    /// One more subscription has told all that exists. What was found is reconciled only when the last one has: a reconcile before that may have looked at an owned object
+    /// whose next change came too early to be told as a change.
+    fn told_all(&mut self) {
+        self.missing = self.missing.saturating_sub(1);
+        if self.missing > 0 {
             return;
-        };
-        let kind = self.kind.borrow().clone();
+        }
+        for key in std::mem::take(&mut self.vanished) {
+            self.queue.add(key, Priority::Initial, self.cause);
+        }
+        self.look_at_all(Priority::Initial, self.cause);
+        tracing::debug!(primaries = self.primaries.len(), "caches are synced");
+        self.caches.send_if_modified(|caches| {
+            let filling = *caches == Caches::Filling;
+            if filling {
+                *caches = Caches::Synced;
+            }
+            filling
+        });
+    }
+
+    fn heed(&mut self, roles: &[Source], change: &Change) {
+        let Change::Object { key, new, initial, .. } = change else { return };
+        let found_early = *initial && self.missing > 0;
         let priority = if *initial { Priority::Initial } else { Priority::Live };
+        let kind = self.kind.borrow().clone();
         for role in roles {
             if *role == Source::Primary {
                 if new.is_some() {
                     self.primaries.insert(key.clone());
-                } else {
-                    self.primaries.remove(key);
+                } else if self.primaries.remove(key) && found_early {
+                    self.vanished.insert(key.clone());
                 }
-            } else if *initial && self.missing > 0 {
-                // The primaries that it concerns are initial themselves, or are told later.
-                continue;
             }
+            // The router is asked in any case: it keeps who refers to what.
             for woken in self.router.route(role, change, kind.as_ref()) {
-                self.queue.add(woken, priority, Cause::Changed);
+                if !found_early {
+                    self.queue.add(woken, priority, Cause::Changed);
+                }
             }
         }
     }
 
-    fn resync(&self) {
+    fn look_at_all(&self, priority: Priority, cause: Cause) {
         for key in &self.primaries {
-            self.queue.add(key.clone(), Priority::Resync, Cause::Resync);
+            self.queue.add(key.clone(), priority, cause);
         }
     }
 }
@@ -272,7 +355,7 @@ impl Listener {
 struct Dispatcher {
     shared: Arc<Shared>,
     caller: Caller,
-    spec: manifest::Controller,
+    primary: Resource,
     queue: Arc<WorkQueue<ObjectKey>>,
     running: TaskTracker,
     metrics: Arc<ControllerMetrics>,
@@ -281,15 +364,14 @@ struct Dispatcher {
 impl Dispatcher {
     async fn run(self) {
         let dispatcher = Arc::new(self);
+        let shared = &dispatcher.shared;
         loop {
             dispatcher.queue.ready().await;
             // The places first and the key last, so that what is most urgent goes when there is room.
-            let (Ok(own), Ok(all)) = (
-                dispatcher.shared.version.load().own_share.clone().acquire_owned().await,
-                dispatcher.shared.all_shares.clone().acquire_owned().await,
-            ) else {
-                return;
-            };
+            let own_share = shared.version.load().own_share.clone();
+            // An error means that another version took over, with a share of its own.
+            let Ok(own) = own_share.acquire_owned().await else { continue };
+            let Ok(all) = shared.all_shares.clone().acquire_owned().await else { return };
             let Some(job) = dispatcher.queue.try_next() else { continue };
             let run = dispatcher.clone().reconcile(job);
             dispatcher.running.spawn(async move {
@@ -300,6 +382,11 @@ impl Dispatcher {
     }
 
     async fn reconcile(self: Arc<Self>, job: Job<ObjectKey>) {
+        let version = self.shared.version.load_full();
+        if !version.scope.contains(job.key.namespace.as_ref()) {
+            self.queue.done(&job.key, Next::Await);
+            return;
+        }
         let id = format!("{:016x}", rand::random::<u64>());
         let span = tracing::info_span!(
             "reconcile",
@@ -309,36 +396,35 @@ impl Dispatcher {
             object.name = %job.key.name,
             reconcile_id = id,
         );
-        // Given back whatever happens, a panic of the host included: a key that is never given back would never run again.
-        let mut given = GiveBack { queue: &self.queue, key: &job.key, next: Next::Retry };
         let started = Instant::now();
-        self.metrics.started(job.waited);
-        let result = self.run_one(&job, id).instrument(span.clone()).await;
+        let counted = self.metrics.begin(job.waited);
+        // A panic of the host must not keep the key: one that is never given back would never run again.
+        let run = AssertUnwindSafe(self.run_one(&version, &job, id)).catch_unwind().instrument(span.clone());
+        let result = run.await.unwrap_or_else(|panic| Err(Failure::Host(format!("it panicked: {}", told(&*panic)))));
         let took = started.elapsed();
-        self.metrics.ended(&result, took);
-        given.next = match &result {
+        counted.end(&result, took);
+        let next = match &result {
             Ok(Outcome::AwaitChange) | Err(Failure::Terminal(_)) => Next::Await,
-            Ok(Outcome::RequeueAfter(delay)) => Next::After(*delay),
+            Ok(Outcome::RequeueAfter(delay)) => Next::After((*delay).max(SOONEST)),
             Err(_) => Next::Retry,
         };
-        let next = given.next;
-        drop(given);
+        let delay = self.queue.done(&job.key, next);
         let _entered = span.entered();
         match result {
             Ok(outcome) => tracing::debug!(?outcome, ?took, cause = ?job.cause, "reconciled"),
             Err(failure) => {
-                let retry = if next == Next::Retry { "with backoff" } else { "when the object changes" };
+                let retry =
+                    delay.map_or_else(|| "when the object changes".to_owned(), |delay| format!("in {delay:.1?}"));
                 tracing::error!(reason = failure.reason(), error = %failure, ?took, attempt = job.attempt, retry, "reconcile failed");
             }
         }
     }
 
-    async fn run_one(&self, job: &Job<ObjectKey>, id: String) -> Result<Outcome, Failure> {
-        let version = self.shared.version.load_full();
-        let object = match version.ports.kubernetes.get(&self.caller, &self.spec.primary, &job.key, false).await {
+    async fn run_one(&self, version: &Version, job: &Job<ObjectKey>, id: String) -> Result<Outcome, Failure> {
+        let object = match version.ports.kubernetes.get(&self.caller, &self.primary, &job.key, false).await {
             Ok(object) => Some(object),
             Err(ApiError::NotFound(_)) => None,
-            Err(error) => return Err(Failure::Host(format!("reading {} {}: {error}", self.spec.primary, job.key))),
+            Err(error) => return Err(Failure::Host(format!("reading {} {}: {error}", self.primary, job.key))),
         };
         let ports = Ports { log: Arc::new(ReconcileLog::new(&self.caller, &job.key, id)), ..version.ports.clone() };
         let effects = Arc::new(Effects::new(self.caller.clone(), self.shared.policy.clone(), ports));
@@ -353,14 +439,11 @@ impl Dispatcher {
     }
 }
 
-struct GiveBack<'a> {
-    queue: &'a WorkQueue<ObjectKey>,
-    key: &'a ObjectKey,
-    next: Next,
+/// What a panic says.
+fn told(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word")
 }
 
-impl Drop for GiveBack<'_> {
-    fn drop(&mut self) {
-        self.queue.done(self.key, self.next);
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -172,9 +172,8 @@ impl Directory {
                 EventKind::Access(_) => continue,
                 // A file that was moved here is complete, and a link is nothing that could be written.
                 EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) if path.exists() => Duration::ZERO,
-                EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => GRACE,
                 EventKind::Create(_) if is_link() => Duration::ZERO,
-                EventKind::Modify(ModifyKind::Metadata(_)) => GRACE,
+                EventKind::Modify(ModifyKind::Name(_) | ModifyKind::Metadata(_)) | EventKind::Remove(_) => GRACE,
                 _ => QUIET,
             };
             match self.part_of(path) {

@@ -3,6 +3,7 @@
 pub mod channels;
 pub mod cli;
 pub mod controller;
+pub mod databases;
 pub mod directory;
 pub mod generate;
 mod install;
@@ -11,3 +12,5 @@ pub mod plugin;
 mod run;
 pub mod supervisor;
 pub mod telemetry;
+#[cfg(test)]
+mod testing;

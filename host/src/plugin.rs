@@ -1,14 +1,12 @@
 //! The life of one plugin: what lies in the directory under its name is made to run, and to run on whatever follows.
 //!
 //! **An exchange is a transaction**: everything that can fail (reading the document, loading the code, grants, watches) comes before the switch, and until the switch
-//! the version before runs on. After it nothing can fail.
+//! the version before runs on. After it nothing can fail. What comes before may be given up at any point, as for a newer file; the switch itself never waits.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+mod claims;
+mod needs;
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -18,19 +16,23 @@ use operetta_core::{
     backoff::Backoff,
     cache::{Informers, Scope},
     effect::{Policy, Ports},
-    grant::{Access, Grants, Verb},
     manifest::Manifest,
-    name::{ControllerName, Digest, Namespace, PluginName, ServiceAccount},
+    name::{ControllerName, Digest, PluginName, ServiceAccount},
     port::{ApiError, Kubernetes, Level, Log},
     reconcile::Reconciler,
-    resource::Resource,
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+pub use self::claims::Claims;
+use self::claims::{Claim, kind_of};
 use crate::{
     channels::GrpcChannels,
     controller::{Controller, Shared, Version, Watches},
+    databases::DatabasePools,
     directory::Entry,
     telemetry::{Metrics, PluginMetrics},
 };
@@ -89,12 +91,12 @@ pub struct Problem {
 
 impl Problem {
     /// It stays until a file changes.
-    pub fn lasting(phase: Phase, message: impl ToString) -> Self {
+    pub fn lasting(phase: Phase, message: &impl ToString) -> Self {
         Self { phase, message: message.to_string(), passing: false }
     }
 
     /// It may pass by itself.
-    pub fn passing(phase: Phase, message: impl ToString) -> Self {
+    pub fn passing(phase: Phase, message: &impl ToString) -> Self {
         Self { phase, message: message.to_string(), passing: true }
     }
 }
@@ -127,7 +129,7 @@ pub struct Host {
     /// The shared watches.
     pub informers: Arc<dyn Informers>,
     /// Which plugin may reconcile which kind.
-    pub claims: Claims,
+    pub claims: Arc<Claims>,
     /// Where the host works at most.
     pub scope: Scope,
     /// See [`Shared::all_shares`].
@@ -137,10 +139,10 @@ pub struct Host {
     /// Controllers whose last reconciles are ending.
     pub leaving: TaskTracker,
     /// The last version of each plugin that ran.
-    pub last_good: Box<dyn LastGood>,
+    pub last_good: Arc<dyn LastGood>,
 }
 
-/// Remembers the last component of each plugin that ran, so that a broken file does not stop a plugin over a restart of the host.
+/// Remembers the last component of each plugin that ran, so that a broken file does not stop a plugin over a restart of the host. May take its time, as a file system does.
 pub trait LastGood: Send + Sync {
     /// It ran.
     fn keep(&self, plugin: &PluginName, digest: &Digest, wasm: &[u8]);
@@ -157,11 +159,11 @@ pub struct Status {
     pub running: Option<(String, Digest)>,
     /// What is wrong with the files as they are now.
     pub problem: Option<String>,
-    /// Whether the first attempt has ended, well or not.
-    pub tried: bool,
+    /// Whether it is known how the first files fare: the plugin runs with full caches, or does not and says why, or is gone again.
+    pub settled: bool,
 }
 
-/// One plugin of the host, from the first sight of its files to their removal.
+/// One plugin of the host, from the first sight of its files to the end of the host.
 pub struct Plugin {
     host: Arc<Host>,
     name: PluginName,
@@ -179,6 +181,66 @@ struct Running {
     scope: Scope,
     shared: Arc<Shared>,
     controllers: HashMap<ControllerName, Controller>,
+    claim: Claim,
+    /// What is to be said when all caches are filled.
+    arriving: Option<Arriving>,
+}
+
+struct Arriving {
+    exchanged: bool,
+    since: Instant,
+}
+
+/// What the files ask for.
+enum Step {
+    /// Nothing: all is as they say, or they cannot be used.
+    Stay,
+    /// This version, ready to run.
+    Exchange(Box<Prepared>),
+    /// No reconciles for now.
+    Suspend,
+    /// An end.
+    Remove,
+}
+
+/// All that a version needs to run. Dropping it gives everything back.
+struct Prepared {
+    code: Code,
+    spec: PluginSpec,
+    account: ServiceAccount,
+    scope: Scope,
+    policy: Policy,
+    ports: Ports,
+    claim: Claim,
+    watches: HashMap<ControllerName, Watches>,
+    since: Instant,
+}
+
+impl Running {
+    fn has_lost_watches(&self) -> bool {
+        self.controllers.values().any(Controller::is_lost)
+    }
+
+    /// Waits until all caches are filled and that is still to be said.
+    async fn arrived(running: Option<&Self>) {
+        match running {
+            Some(Self { controllers, arriving: Some(_), .. }) => {
+                futures::future::join_all(controllers.values().map(Controller::synced)).await;
+            }
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Waits until a watch is ended from outside, as when the account loses its right.
+    async fn lost_watches(running: Option<&Self>) {
+        match running {
+            Some(running) if !running.controllers.is_empty() => {
+                let lost = running.controllers.values().map(|controller| Box::pin(controller.lost()));
+                futures::future::select_all(lost).await;
+            }
+            _ => std::future::pending().await,
+        }
+    }
 }
 
 impl Plugin {
@@ -188,39 +250,35 @@ impl Plugin {
         Self { host, name, metrics, running: None, status, broken: None }
     }
 
-    /// Follows what the directory holds until the plugin is gone or the host stops; then lets the reconciles in flight end.
+    /// Follows what the directory holds until the host stops; then lets the reconciles in flight end.
     pub async fn follow(mut self, mut entries: watch::Receiver<Entry>, stop: CancellationToken) {
         let retry = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30), jitter: 0.1 };
         let mut failures = 0;
         loop {
             let entry = entries.borrow_and_update().clone();
-            if entry == Entry::Gone {
-                break;
-            }
-            let again = tokio::select! {
-                // A newer file makes the work on this one pointless, unless it has got as far as the switch, which does not wait.
-                result = self.apply(entry) => match result {
-                    Ok(()) => {
-                        failures = 0;
-                        None
+            let (next, problem) = tokio::select! {
+                found = self.prepare(&entry) => found,
+                // A newer file makes the work on this one pointless.
+                changed = entries.changed() => {
+                    failures = 0;
+                    if changed.is_err() {
+                        break;
                     }
-                    Err(problem) => {
-                        failures += 1;
-                        self.tell(&problem, failures);
-                        problem.passing.then(|| retry.delay(failures, rand::random()))
-                    }
-                },
+                    continue;
+                }
                 () = stop.cancelled() => break,
             };
-            self.status.send_modify(|status| status.tried = true);
-            let wait = async {
-                match again {
-                    Some(delay) => tokio::time::sleep(delay).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let idle = self.take(next, &entry).await;
+            failures = if problem.is_some() { failures + 1 } else { 0 };
+            match &problem {
+                Some(problem) => self.tell(problem, failures),
+                None => self.status.send_modify(|status| status.problem = idle),
+            }
+            let lost = self.running.as_ref().is_some_and(Running::has_lost_watches);
+            let again = (lost || problem.is_some_and(|problem| problem.passing))
+                .then(|| retry.delay(failures.max(1), rand::random()));
             tokio::select! {
-                () = wait => {}
+                () = self.wait(again) => {}
                 changed = entries.changed() => {
                     failures = 0;
                     if changed.is_err() {
@@ -230,15 +288,43 @@ impl Plugin {
                 () = stop.cancelled() => break,
             }
         }
-        let gone = *entries.borrow() == Entry::Gone;
         self.stop().await;
-        if gone {
-            self.host.last_good.forget(&self.name);
-            tracing::info!(plugin = %self.name, "plugin removed");
+    }
+
+    /// Waits until it is time to look at the same files again: after a problem that may pass, or when a watch is ended from outside. Cancel-safe.
+    async fn wait(&mut self, again: Option<Duration>) {
+        let timer = async {
+            match again {
+                Some(delay) => tokio::time::sleep(delay).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(timer);
+        loop {
+            let running = self.running.as_ref();
+            tokio::select! {
+                () = &mut timer => return,
+                () = Running::arrived(running) => {}
+                () = Running::lost_watches(running), if again.is_none() => return,
+            }
+            self.announce();
         }
     }
 
-    fn tell(&mut self, problem: &Problem, failures: u32) {
+    /// Says that the plugin runs, now that its caches are filled.
+    fn announce(&mut self) {
+        let Some(running) = &mut self.running else { return };
+        let Some(Arriving { exchanged, since }) = running.arriving.take() else { return };
+        let (version, digest) = (&running.code.manifest.version, running.code.digest);
+        let what = if exchanged { "plugin exchanged" } else { "plugin ready" };
+        tracing::info!(plugin = %self.name, version, %digest, account = %running.account, took = ?since.elapsed(), "{what}");
+        self.status.send_modify(|status| {
+            status.running = Some((version.clone(), digest));
+            status.settled = true;
+        });
+    }
+
+    fn tell(&self, problem: &Problem, failures: u32) {
         self.metrics.load_failed();
         let text = format!("{}: {}", problem.phase, problem.message);
         let known = self.status.borrow().problem.as_ref() == Some(&text);
@@ -258,35 +344,53 @@ impl Plugin {
         } else if failures.is_multiple_of(10) {
             tracing::warn!(plugin = %self.name, phase = %problem.phase, failures, "still the same problem");
         }
-        self.status.send_modify(|status| status.problem = Some(text));
+        self.status.send_modify(|status| {
+            status.problem = Some(text);
+            status.settled = true;
+        });
     }
 
-    async fn apply(&mut self, entry: Entry) -> Result<(), Problem> {
+    /// Does everything that can fail or takes time, and changes nothing that runs. Cancel-safe.
+    ///
+    /// Where the component cannot be used, its document still holds for the code that runs already, so that a grant can be withdrawn whatever lies beside it; and where
+    /// nothing runs yet, what ran before the host was restarted is better than nothing.
+    async fn prepare(&mut self, entry: &Entry) -> (Step, Option<Problem>) {
+        let since = Instant::now();
         let (wasm, yaml) = match entry {
             Entry::Present { wasm, yaml } => (wasm, yaml),
-            Entry::Incomplete(why) => return Err(Problem::lasting(Phase::Fetch, why)),
-            Entry::Gone => return Ok(()),
+            Entry::Incomplete(why) => return (Step::Stay, Some(Problem::lasting(Phase::Fetch, &why))),
+            Entry::Gone => return (Step::Remove, None),
         };
-        let document = operetta_api::parse(&self.name, &yaml)
-            .map_err(|e| Problem::lasting(Phase::Fetch, format!("{}.yaml: {e}", self.name)))?;
-        let digest = Digest::of(&wasm);
-        match self.code(&wasm, digest, &document).await {
-            Ok(code) => self.run(code, document, &wasm).await,
-            Err(problem) => {
-                // Where nothing runs yet, what ran before the host was restarted is better than nothing.
-                if self.running.is_none()
-                    && let Some(before) = self.host.last_good.recall(&self.name)
-                    && Digest::of(&before) != digest
-                    && let Ok(code) = self.code(&before, Digest::of(&before), &document).await
-                {
-                    self.run(code, document, &before).await?;
-                }
-                Err(problem)
+        let document = match operetta_api::parse(&self.name, yaml) {
+            Ok(document) => document,
+            Err(error) => {
+                return (Step::Stay, Some(Problem::lasting(Phase::Fetch, &format!("{}.yaml: {error}", self.name))));
+            }
+        };
+        if document.spec.suspend {
+            return (Step::Suspend, None);
+        }
+        let problem = match self.code(wasm, &document).await {
+            Ok(code) => match self.version(code, &document.spec, since).await {
+                Ok(step) => return (step, None),
+                Err(problem) => return (Step::Stay, Some(problem)),
+            },
+            Err(problem) => problem,
+        };
+        let Some(code) = self.older(wasm, &document).await else { return (Step::Stay, Some(problem)) };
+        match self.version(code, &document.spec, since).await {
+            Ok(step) => (step, Some(problem)),
+            Err(other) => {
+                let message =
+                    format!("{}; and the version before it: {}: {}", problem.message, other.phase, other.message);
+                (Step::Stay, Some(Problem { message, passing: problem.passing || other.passing, ..problem }))
             }
         }
     }
 
-    async fn code(&mut self, wasm: &Bytes, digest: Digest, document: &Document) -> Result<Code, Problem> {
+    /// The code of a component, loaded unless it runs already or is known to be broken.
+    async fn code(&mut self, wasm: &Bytes, document: &Document) -> Result<Code, Problem> {
+        let digest = Digest::of(wasm);
         if let Some(pinned) = document.spec.digest
             && pinned != digest
         {
@@ -294,7 +398,7 @@ impl Plugin {
                 "{}.wasm is {digest} and the document pins {pinned}; correct spec.digest or the file",
                 self.name
             );
-            return Err(Problem::lasting(Phase::Verify, text));
+            return Err(Problem::lasting(Phase::Verify, &text));
         }
         if let Some(running) = &self.running
             && running.code.digest == digest
@@ -315,109 +419,56 @@ impl Plugin {
         })
     }
 
-    /// Makes this version the one that runs.
-    async fn run(&mut self, code: Code, document: Document, wasm: &[u8]) -> Result<(), Problem> {
-        let spec = document.spec;
-        if spec.suspend {
-            self.stop().await;
-            self.status.send_modify(|status| status.problem = Some("suspended: spec.suspend is true".into()));
-            tracing::info!(plugin = %self.name, "plugin is suspended");
-            return Ok(());
+    /// The code that runs, or ran last, if the document admits it.
+    async fn older(&self, wasm: &Bytes, document: &Document) -> Option<Code> {
+        let admitted = |digest: Digest| document.spec.digest.is_none_or(|pinned| pinned == digest);
+        if let Some(running) = &self.running {
+            return admitted(running.code.digest).then(|| running.code.clone());
         }
-        if self.running.as_ref().is_some_and(|r| r.code.digest == code.digest && r.spec == spec) {
-            self.status.send_modify(|status| status.problem = None);
-            return Ok(());
+        let (last_good, plugin) = (self.host.last_good.clone(), self.name.clone());
+        let before = tokio::task::spawn_blocking(move || last_good.recall(&plugin)).await.ok()??;
+        if before == *wasm || !admitted(Digest::of(&before)) {
+            return None;
         }
-        let started = std::time::Instant::now();
-        let account = spec.account(&self.name).map_err(|e| Problem::lasting(Phase::Grant, e))?;
-        let scope = self.host.scope.intersection(&spec.scope());
-        let policy = spec.policy();
-        check_grants(&code.manifest, &policy.grants, &scope)?;
-        let channels = GrpcChannels::new(&spec.grants.channels, policy.limits.message)
-            .map_err(|e| Problem::lasting(Phase::Grant, format!("{e:#}")))?;
-        let claim = self
-            .host
-            .claims
-            .take(&self.name, code.manifest.controllers.iter().map(|c| &c.primary))
-            .map_err(|e| Problem::passing(Phase::Start, e))?;
-        let port = self
-            .host
-            .identities
-            .port(&self.name, &account, &scope)
-            .await
-            .map_err(|e| cluster_problem(Phase::Grant, &e))?;
-        let mut watches = self.watches(&code.manifest, &account, &scope).await?;
-
-        // From here on nothing fails and nothing waits.
-        claim.keep();
-        let version = Version {
-            reconciler: code.reconciler.clone(),
-            ports: self.ports(port, channels),
-            own_share: Arc::new(Semaphore::new(policy.limits.concurrency)),
-        };
-        let before = self.running.take();
-        let exchanged = before.is_some();
-        let was = before.as_ref().map(|b| (b.code.manifest.version.clone(), b.code.digest));
-        let (shared, mut old) = match before {
-            Some(before) => {
-                before.shared.policy.store(Arc::new(policy));
-                before.shared.version.store(Arc::new(version));
-                (before.shared, before.controllers)
-            }
-            None => (self.shared(policy, version), HashMap::new()),
-        };
-        let mut controllers = HashMap::new();
-        for spec in &code.manifest.controllers {
-            let kept = old.remove_entry(&spec.name);
-            let controller = match (kept, watches.remove(&spec.name)) {
-                (Some((_, controller)), None) => controller,
-                (Some((_, mut controller)), Some(watches)) if controller.spec().primary == spec.primary => {
-                    controller.watch(spec.clone(), watches);
-                    controller
-                }
-                (replaced, Some(watches)) => {
-                    old.extend(replaced);
-                    let metrics = self.host.metrics.controller(&self.name, &spec.name);
-                    Controller::start(shared.clone(), spec.clone(), watches, metrics)
-                }
-                // Cannot be: what is not kept has new watches.
-                (None, None) => continue,
-            };
-            controllers.insert(spec.name.clone(), controller);
-        }
-        for (_, gone) in old {
-            self.host.leaving.spawn(gone.stop());
-        }
-        if exchanged {
-            controllers.values().for_each(Controller::resync);
-        }
-        self.metrics.loaded(&code.manifest.version, &code.digest.short(), was.map(|(v, d)| (v, d.short())));
-        self.host.last_good.keep(&self.name, &code.digest, wasm);
-        self.announce(&code, &account, &controllers, exchanged, started);
-        self.running = Some(Running { code, spec, account, scope, shared, controllers });
-        Ok(())
+        self.host.loader.load(before).await.ok()
     }
 
-    /// Says so when all caches are filled.
-    fn announce(
-        &self,
-        code: &Code,
-        account: &ServiceAccount,
-        controllers: &HashMap<ControllerName, Controller>,
-        exchanged: bool,
-        started: std::time::Instant,
-    ) {
-        self.status.send_modify(|status| status.problem = None);
-        let synced: Vec<_> = controllers.values().map(Controller::synced).collect();
-        let (status, plugin, account) = (self.status.clone(), self.name.clone(), account.clone());
-        let (version, digest) = (code.manifest.version.clone(), code.digest);
-        tokio::spawn(async move {
-            futures::future::join_all(synced).await;
-            let took = started.elapsed();
-            let what = if exchanged { "plugin exchanged" } else { "plugin ready" };
-            tracing::info!(%plugin, version, %digest, %account, ?took, "{what}");
-            status.send_modify(|status| status.running = Some((version, digest)));
-        });
+    /// All that this version needs, unless it runs so already.
+    async fn version(&self, code: Code, spec: &PluginSpec, since: Instant) -> Result<Step, Problem> {
+        if let Some(running) = &self.running
+            && running.code.digest == code.digest
+            && running.spec == *spec
+            && !running.has_lost_watches()
+        {
+            return Ok(Step::Stay);
+        }
+        if let Some(source) = &spec.source
+            && source.file != format!("{}.wasm", self.name)
+        {
+            let text = format!(
+                "spec.source.file of {0}.yaml is {1:?}, and in a plugin directory it can only be {0}.wasm; correct it or leave it out",
+                self.name, source.file
+            );
+            return Err(Problem::lasting(Phase::Fetch, &text));
+        }
+        let account = spec.account(&self.name).map_err(|e| Problem::lasting(Phase::Grant, &e))?;
+        let scope = self.host.scope.intersection(&spec.scope());
+        let policy = spec.policy();
+        needs::check(&self.name, &code.manifest, &policy.grants, &scope)?;
+        let channels = GrpcChannels::new(&spec.grants.channels, policy.limits.message)
+            .map_err(|e| Problem::lasting(Phase::Grant, &format!("{e:#}")))?;
+        let databases = DatabasePools::new(&spec.grants.databases, &policy.limits, |name| std::env::var(name).ok())
+            .map_err(|e| Problem::lasting(Phase::Grant, &format!("{e:#}")))?;
+        let claim =
+            self.host.claims.take(&self.name, &code.manifest).map_err(|e| Problem::passing(Phase::Start, &e))?;
+        // What the cluster refuses today it may allow tomorrow, when somebody has made the account or its rights.
+        let port = self.host.identities.port(&self.name, &account, &scope).await;
+        let port = port.map_err(|e| Problem::passing(Phase::Grant, &e))?;
+        let watches = self.watches(&code.manifest, &account, &scope).await;
+        let watches = watches.map_err(|e| Problem::passing(Phase::Start, &e))?;
+        let ports = self.ports(port, channels, databases);
+        let spec = spec.clone();
+        Ok(Step::Exchange(Box::new(Prepared { code, spec, account, scope, policy, ports, claim, watches, since })))
     }
 
     /// The watches of those controllers whose watches are not running yet, each complete or none at all.
@@ -426,20 +477,117 @@ impl Plugin {
         manifest: &Manifest,
         account: &ServiceAccount,
         scope: &Scope,
-    ) -> Result<HashMap<ControllerName, Watches>, Problem> {
+    ) -> Result<HashMap<ControllerName, Watches>, ApiError> {
         let mut watches = HashMap::new();
         for spec in &manifest.controllers {
             let kept = self.running.as_ref().is_some_and(|running| {
                 running.account == *account
                     && running.scope == *scope
-                    && running.controllers.get(&spec.name).is_some_and(|c| c.spec() == spec)
+                    && running.controllers.get(&spec.name).is_some_and(|c| c.spec() == spec && !c.is_lost())
             });
             if !kept {
-                let started = Watches::start(&*self.host.informers, account, scope, spec).await;
-                watches.insert(spec.name.clone(), started.map_err(|e| cluster_problem(Phase::Start, &e))?);
+                let started = Watches::start(&*self.host.informers, account, scope, spec).await?;
+                watches.insert(spec.name.clone(), started);
             }
         }
         Ok(watches)
+    }
+
+    /// Makes it so, and answers why nothing runs where that is wanted. Fails never, and waits only for reconciles in flight and for the last good version to be kept.
+    async fn take(&mut self, step: Step, entry: &Entry) -> Option<String> {
+        match step {
+            Step::Stay => {}
+            Step::Exchange(prepared) => {
+                let digest = prepared.code.digest;
+                self.exchange(*prepared);
+                // The code that runs may be an older one than lies there; it is kept already then.
+                if let Entry::Present { wasm, .. } = entry {
+                    let (last_good, plugin, wasm) = (self.host.last_good.clone(), self.name.clone(), wasm.clone());
+                    let kept = move || {
+                        if Digest::of(&wasm) == digest {
+                            last_good.keep(&plugin, &digest, &wasm);
+                        }
+                    };
+                    let _ = tokio::task::spawn_blocking(kept).await;
+                }
+            }
+            Step::Suspend => {
+                self.stop().await;
+                self.status.send_modify(|status| status.settled = true);
+                tracing::info!(plugin = %self.name, "plugin is suspended");
+                return Some("suspended: spec.suspend is true".into());
+            }
+            Step::Remove => {
+                self.stop().await;
+                self.broken = None;
+                let (last_good, plugin) = (self.host.last_good.clone(), self.name.clone());
+                let _ = tokio::task::spawn_blocking(move || last_good.forget(&plugin)).await;
+                self.status.send_modify(|status| status.settled = true);
+                tracing::info!(plugin = %self.name, "plugin removed");
+            }
+        }
+        None
+    }
+
+    /// The switch.
+    fn exchange(&mut self, prepared: Prepared) {
+        let Prepared { code, spec, account, scope, policy, ports, claim, mut watches, since } = prepared;
+        let before = self.running.take();
+        let exchanged = before.is_some();
+        // A document that leaves the code and its concurrency alone leaves the reconciles in flight counted.
+        let share = before.as_ref().filter(|before| {
+            before.code.digest == code.digest && before.spec.limits.limits().concurrency == policy.limits.concurrency
+        });
+        let share = share.map(|before| before.shared.version.load().own_share.clone());
+        let version = Version {
+            reconciler: code.reconciler.clone(),
+            ports,
+            scope: scope.clone(),
+            own_share: share.unwrap_or_else(|| Arc::new(Semaphore::new(policy.limits.concurrency))),
+        };
+        let was = before.as_ref().map(|b| (b.code.manifest.version.clone(), b.code.digest.short()));
+        let (shared, mut old, old_claim) = match before {
+            Some(before) => {
+                before.shared.exchange(policy, version);
+                (before.shared, before.controllers, Some(before.claim))
+            }
+            None => (self.shared(policy, version), HashMap::new(), None),
+        };
+        let mut controllers = HashMap::new();
+        // What looks after another kind is another controller, whatever its name.
+        let stays = |controller: &Controller| {
+            code.manifest
+                .controller(&controller.spec().name)
+                .is_some_and(|spec| spec.primary == controller.spec().primary)
+        };
+        let leaving: Vec<_> = old.extract_if(|_, controller| !stays(controller)).map(|(_, leaving)| leaving).collect();
+        for spec in &code.manifest.controllers {
+            let controller = match (old.remove(&spec.name), watches.remove(&spec.name)) {
+                (Some(kept), None) => {
+                    kept.look_at_all();
+                    kept
+                }
+                (Some(mut kept), Some(watches)) => {
+                    kept.watch(spec.clone(), watches);
+                    kept
+                }
+                (None, Some(watches)) => {
+                    let before = leaving.iter().find(|gone| kind_of(&gone.spec().primary) == kind_of(&spec.primary));
+                    Controller::start(shared.clone(), spec.clone(), watches, before)
+                }
+                // Cannot be: what is not kept has new watches.
+                (None, None) => continue,
+            };
+            controllers.insert(spec.name.clone(), controller);
+        }
+        self.host.leaving.spawn(async move {
+            futures::future::join_all(leaving.into_iter().map(Controller::stop)).await;
+            // Nobody else may reconcile its kinds before.
+            drop(old_claim);
+        });
+        self.metrics.loaded(&code.manifest.version, &code.digest.short(), was);
+        let arriving = Some(Arriving { exchanged, since });
+        self.running = Some(Running { code, spec, account, scope, shared, controllers, claim, arriving });
     }
 
     fn shared(&self, policy: Policy, version: Version) -> Arc<Shared> {
@@ -448,14 +596,16 @@ impl Plugin {
             version: ArcSwap::from_pointee(version),
             policy: Arc::new(ArcSwap::from_pointee(policy)),
             all_shares: self.host.all_shares.clone(),
+            metrics: self.host.metrics.clone(),
         })
     }
 
-    fn ports(&self, kubernetes: Arc<dyn Kubernetes>, channels: GrpcChannels) -> Ports {
+    fn ports(&self, kubernetes: Arc<dyn Kubernetes>, channels: GrpcChannels, databases: DatabasePools) -> Ports {
         let (metrics, plugin) = (self.metrics.clone(), self.name.clone());
         Ports {
             kubernetes,
             channels: Arc::new(channels),
+            databases: Arc::new(databases),
             log: Arc::new(NoLog),
             denials: Arc::new(move |denial| {
                 metrics.denied();
@@ -464,10 +614,10 @@ impl Plugin {
         }
     }
 
+    /// Waits for the reconciles in flight; then the kinds are free for other plugins.
     async fn stop(&mut self) {
         let Some(running) = self.running.take() else { return };
         futures::future::join_all(running.controllers.into_values().map(Controller::stop)).await;
-        self.host.claims.release(&self.name);
         self.metrics.unloaded(&running.code.manifest.version, &running.code.digest.short());
         self.status.send_modify(|status| status.running = None);
     }
@@ -483,103 +633,5 @@ impl Log for NoLog {
     fn write(&self, _: Level, _: &str, _: &str, _: &[(String, String)]) {}
 }
 
-/// Each kind that a controller watches must be granted, in each namespace; the missing rules are told all at once.
-fn check_grants(manifest: &Manifest, grants: &Grants, scope: &Scope) -> Result<(), Problem> {
-    let places: Vec<Option<Namespace>> = match scope {
-        Scope::All => vec![None],
-        Scope::Namespaces(set) if set.is_empty() => {
-            let text =
-                "no namespace is left: the host's --namespace and the document's spec.namespaces have none in common";
-            return Err(Problem::lasting(Phase::Grant, text));
-        }
-        Scope::Namespaces(set) => set.iter().cloned().map(Some).collect(),
-    };
-    let mut missing = BTreeMap::new();
-    for controller in &manifest.controllers {
-        for resource in controller.kinds() {
-            for (namespace, verb) in places.iter().flat_map(|place| [(place, Verb::List), (place, Verb::Watch)]) {
-                let access = Access { verb, resource, subresource: None, namespace: namespace.as_ref(), name: None };
-                if let Err(denial) = grants.check(&access) {
-                    missing.insert(denial.what, denial.yaml);
-                }
-            }
-        }
-    }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let what = missing.keys().cloned().collect::<Vec<_>>().join(", ");
-    let yaml = missing.values().cloned().collect::<Vec<_>>().join("\n");
-    Err(Problem::lasting(
-        Phase::Grant,
-        format!(
-            "its controllers need what is not granted: {what}; to allow it, add to spec.grants.rules of {}.yaml:\n{yaml}",
-            manifest.name
-        ),
-    ))
-}
-
-/// What the cluster refuses today it may allow tomorrow, when somebody has made the account or its rights.
-fn cluster_problem(phase: Phase, error: &ApiError) -> Problem {
-    Problem::passing(phase, error)
-}
-
-/// Which plugin reconciles which kind: one at most, since two would undo each other's work.
-#[derive(Default)]
-pub struct Claims(Mutex<HashMap<(String, String), PluginName>>);
-
-/// A claim that is given back unless kept.
-struct Claim<'a> {
-    claims: &'a Claims,
-    plugin: &'a PluginName,
-    wanted: Vec<(String, String)>,
-    fresh: Vec<(String, String)>,
-}
-
-impl Claims {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), PluginName>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take<'a>(
-        &'a self,
-        plugin: &'a PluginName,
-        kinds: impl Iterator<Item = &'a Resource>,
-    ) -> Result<Claim<'a>, String> {
-        // Whatever its version: the objects are the same.
-        let wanted: Vec<_> = kinds.map(|kind| (kind.group().to_owned(), kind.resource().to_owned())).collect();
-        let mut held = self.lock();
-        for kind in &wanted {
-            if let Some(other) = held.get(kind)
-                && other != plugin
-            {
-                return Err(format!(
-                    "{}.{} is reconciled by the plugin {other} already; remove {other}.wasm and {other}.yaml, or those of {plugin}",
-                    kind.1, kind.0
-                ));
-            }
-        }
-        let fresh: Vec<_> = wanted.iter().filter(|kind| !held.contains_key(*kind)).cloned().collect();
-        held.extend(fresh.iter().map(|kind| (kind.clone(), plugin.clone())));
-        drop(held);
-        Ok(Claim { claims: self, plugin, wanted, fresh })
-    }
-
-    fn release(&self, plugin: &PluginName) {
-        self.lock().retain(|_, holder| holder != plugin);
-    }
-}
-
-impl Claim<'_> {
-    /// It stays, and what the plugin held beyond it goes.
-    fn keep(mut self) {
-        self.fresh.clear();
-        self.claims.lock().retain(|kind, holder| holder != self.plugin || self.wanted.contains(kind));
-    }
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.claims.lock().retain(|kind, holder| holder != self.plugin || !self.fresh.contains(kind));
-    }
-}
+#[cfg(test)]
+mod tests;

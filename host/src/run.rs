@@ -34,10 +34,13 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let stop = stop_on_signal()?;
     let metrics = Arc::new(Metrics::default());
     let health = Arc::new(Health::default());
+    // Until the end, so that the last reconciles are counted and a host that still ends them is not taken for dead.
+    let serving = CancellationToken::new();
+    let _serving = serving.clone().drop_guard();
     let (metrics_at, probes_at) = telemetry::serve(
         (&args.metrics_bind_address, metrics.clone()),
         (&args.health_probe_bind_address, health.clone()),
-        &stop,
+        &serving,
     )
     .await?;
     tracing::info!(
@@ -62,7 +65,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
         loader: Arc::new(SandboxLoader::new(sandbox, observer)),
         informers: cluster.informers(),
         identities: Arc::new(ClusterIdentities(cluster)),
-        claims: Claims::default(),
+        claims: Arc::new(Claims::default()),
         scope: match args.namespace.as_slice() {
             [] => Scope::All,
             some => Scope::Namespaces(some.iter().cloned().collect()),
@@ -70,7 +73,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
         all_shares: Arc::new(Semaphore::new(args.max_concurrent_reconciles.into())),
         metrics,
         leaving: TaskTracker::new(),
-        last_good: Box::new(LastGoodFolder::open(args.state.state_dir.join("last-good"))?),
+        last_good: Arc::new(LastGoodFolder::open(args.state.state_dir.join("last-good"))?),
     });
     let work = supervise(host, directory, health, stop.clone());
     let patience = async {

@@ -3,7 +3,8 @@
 mod http;
 mod log;
 mod metrics;
+mod process;
 
 pub use http::{Health, serve};
 pub use log::{LogFormat, ReconcileLog, init as init_log};
-pub use metrics::{ControllerMetrics, Metrics, PluginMetrics};
+pub use metrics::{ControllerMetrics, Counted, Metrics, PluginMetrics};

@@ -16,7 +16,7 @@ use operetta_core::{
     name::{ChannelName, ControllerName, Namespace, PluginName, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
-        ListOptions, Log, Page, Patch,
+        ListOptions, Log, Page, Patch, database::NoDatabases,
     },
     reconcile::{Cause, Reconciler, Request},
     resource::{ObjectKey, Resource},
@@ -105,6 +105,7 @@ fn effects(policy: &Arc<ArcSwap<Policy>>) -> Arc<Effects> {
     let ports = Ports {
         kubernetes: Arc::new(Nothing),
         channels: Arc::new(Nothing),
+        databases: Arc::new(NoDatabases),
         log: Arc::new(Nothing),
         denials: Arc::new(|_| {}),
     };

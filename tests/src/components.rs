@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::progress::{Progress, Step};
 
 /// The packages under `plugins/` that are operators: the one list of them.
-pub const PLUGINS: [&str; 4] = ["petstore", "immortal-container", "memcached", "demo-volume"];
+pub const PLUGINS: [&str; 5] = ["petstore", "immortal-container", "memcached", "demo-volume", "postgres-writer"];
 
 /// What tests and demo run in a whole host besides them: a stranger, and another version of a plugin. Nobody publishes them.
 pub const FIXTURES: [Recipe; 2] = [

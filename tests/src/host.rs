@@ -38,6 +38,7 @@ pub struct Launch {
     compiled: Option<PathBuf>,
     log_level: String,
     metrics_address: String,
+    environment: Vec<(String, String)>,
 }
 
 impl Launch {
@@ -50,12 +51,19 @@ impl Launch {
             compiled: Some(built.state_dir().to_owned()),
             log_level: "info,operetta=debug,plugin=debug".to_owned(),
             metrics_address: "127.0.0.1:0".to_owned(),
+            environment: Vec::new(),
         }
     }
 
     /// Works in this namespace only; asking again adds.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespaces.push(namespace.to_owned());
+        self
+    }
+
+    /// Gives it environment variables of its own.
+    pub fn environment(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.environment.extend(variables);
         self
     }
 
@@ -94,6 +102,7 @@ impl Launch {
         command.args(["--health-probe-bind-address", "127.0.0.1:0", "--log-format", "json"]);
         command.args(["--metrics-bind-address", &self.metrics_address, "--log-level", &self.log_level]);
         command.args(self.namespaces.iter().flat_map(|namespace| ["--namespace", namespace]));
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 }

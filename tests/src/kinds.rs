@@ -83,6 +83,11 @@ pub fn volumes(client: &Client, namespace: &str) -> Objects {
     Objects::new(client, namespace, "demo.operetta.dev/v1", "DemoVolume", "demovolumes")
 }
 
+/// `PostgresWriter` of the plugin postgres-writer.
+pub fn writers(client: &Client, namespace: &str) -> Objects {
+    Objects::new(client, namespace, "demo.yash.com/v1", "PostgresWriter", "postgreswriters")
+}
+
 /// `Mischief` of the fixture hostile.
 pub fn mischiefs(client: &Client, namespace: &str) -> Objects {
     Objects::new(client, namespace, "hostile.example.com/v1", "Mischief", "mischiefs")

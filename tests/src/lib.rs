@@ -1,7 +1,7 @@
 //! What tests, demo and benchmarks share: a local control plane, the build of host and plugins, and patience.
 //!
 //! Nothing of the product may depend on this crate; it may depend on everything. It reaches for no file outside the workspace and for
-//! no program but `cargo`, `rustup` and `go`.
+//! no program but `cargo`, `rustup`, `go` and PostgreSQL's.
 
 pub mod child;
 pub mod components;
@@ -11,6 +11,7 @@ pub mod eventually;
 pub mod host;
 pub mod kinds;
 pub mod petstore;
+pub mod postgres;
 pub mod progress;
 pub mod variant;
 

@@ -25,6 +25,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("immortal-container", &["operetta-sdk"], &["wasmtime*"]),
     ("memcached", &["operetta-sdk"], &["wasmtime*"]),
     ("demo-volume", &["operetta-sdk"], &["wasmtime*"]),
+    ("postgres-writer", &["operetta-sdk"], &["wasmtime*"]),
     ("hostile", &["operetta-sdk"], &["wasmtime*"]),
     ("imports", &[], &["wasmtime*"]),
     (TESTS, ANYTHING, &[]),

@@ -6,7 +6,7 @@ use operetta_core::{
     name::{NameError, PluginName},
 };
 
-use crate::plugin::{Channel, GrantSpec, Plugin, PluginSpec};
+use crate::plugin::{Channel, Database, GrantSpec, Plugin, PluginSpec};
 
 /// The largest document, in bytes.
 const MAX_DOCUMENT: usize = 1 << 20;
@@ -58,6 +58,17 @@ pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
             )));
         }
     }
+    for database in &plugin.spec.grants.databases {
+        let (name, env) = (&database.name, &database.env);
+        if !is_variable(env) {
+            return Err(DocumentError::Field(format!(
+                "the env {env:?} of database {name} is not how names of environment variables begin; write capitals, digits and _, such as PSQL"
+            )));
+        }
+        if database.connections.is_some_and(|n| !(1..=100).contains(&n)) {
+            return Err(DocumentError::Field(format!("the connections of database {name} are a number from 1 to 100")));
+        }
+    }
     if let Some(source) = &plugin.spec.source
         && (source.file.contains(['/', '\\', '\0']) || source.file.starts_with('.') || !source.file.ends_with(".wasm"))
     {
@@ -70,6 +81,11 @@ pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
     Ok(plugin)
 }
 
+fn is_variable(env: &str) -> bool {
+    env.starts_with(|c: char| c.is_ascii_uppercase())
+        && env.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+}
+
 /// The document that grants a plugin all that it asks for, as YAML for an administrator to read and cut.
 pub fn render(name: &PluginName, manifest: &Manifest) -> Result<String, DocumentError> {
     let requests = &manifest.requests;
@@ -77,7 +93,18 @@ pub fn render(name: &PluginName, manifest: &Manifest) -> Result<String, Document
         name: c.name.clone(),
         endpoint: if c.example.is_empty() { "http://HOST:PORT".to_owned() } else { c.example.clone() },
     });
-    let grants = GrantSpec { rules: requests.rules.clone(), channels: channels.collect(), events: requests.events };
+    let databases = requests.databases.iter().map(|d| Database {
+        name: d.name.clone(),
+        env: if d.example.is_empty() { "PSQL".to_owned() } else { d.example.clone() },
+        tls: false,
+        connections: None,
+    });
+    let grants = GrantSpec {
+        rules: requests.rules.clone(),
+        channels: channels.collect(),
+        databases: databases.collect(),
+        events: requests.events,
+    };
     let settings = requests.settings.iter().filter_map(|s| Some((s.name.clone(), s.default.clone()?))).collect();
     let plugin = Plugin::new(name.as_str(), PluginSpec { grants, settings, ..PluginSpec::default() });
     let mut value = serde_json::to_value(&plugin).map_err(|e| DocumentError::Yaml(e.to_string()))?;
@@ -125,6 +152,9 @@ mod tests {
                 &document("{grants: {channels: [{name: x, endpoint: \"unix:/tmp/x\"}]}}"),
                 "endpoint \"unix:/tmp/x\" of channel x",
             ),
+            (&document("{grants: {databases: [{name: x, env: \"a b\"}]}}"), "env \"a b\" of database x"),
+            (&document("{grants: {databases: [{name: x, env: A, connections: 0}]}}"), "connections of database x"),
+            (&document("{grants: {databases: [{name: x, env: A, password: p}]}}"), "unknown field `password`"),
             (&document("{source: {file: ../x.wasm}}"), "without a path"),
             (&document("{namespaces: [\"a/b\"]}"), "\"a/b\" is no namespace"),
             (&document("{digest: \"sha256:zz\"}"), "is no digest"),
@@ -142,6 +172,7 @@ mod tests {
                 "controllers": [{"name": "a", "for": {"group": "x.example.com", "version": "v1", "resource": "things"}}],
                 "requests": {"rules": [{"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": ["get"]}],
                     "channels": [{"name": "shop", "example": "http://127.0.0.1:1"}], "events": true,
+                    "databases": [{"name": "people"}],
                     "settings": [{"name": "image", "default": "x:1"}, {"name": "none"}]}
             })
             .to_string(),
@@ -151,6 +182,7 @@ mod tests {
         let policy = plugin.spec.policy();
         assert_eq!(policy.grants.rules, manifest.requests.rules);
         assert!(policy.grants.events && policy.grants.check_channel("shop").is_ok());
+        assert!(policy.grants.check_database("people").is_ok());
         assert_eq!(policy.settings.get("image").map(String::as_str), Some("x:1"));
     }
 }

@@ -6,4 +6,6 @@ mod document;
 mod plugin;
 
 pub use document::{DocumentError, parse, render};
-pub use plugin::{Channel, DEFAULT_ACCOUNT_NAMESPACE, GrantSpec, LimitSpec, Plugin, PluginSpec, PluginStatus, Source};
+pub use plugin::{
+    Channel, DEFAULT_ACCOUNT_NAMESPACE, Database, GrantSpec, LimitSpec, Plugin, PluginSpec, PluginStatus, Source,
+};

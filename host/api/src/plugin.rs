@@ -12,7 +12,7 @@ use operetta_core::{
     effect::Policy,
     grant::{Grants, Rule},
     limit::Limits,
-    name::{AccountName, ChannelName, Digest, NameError, Namespace, PluginName, ServiceAccount},
+    name::{AccountName, ChannelName, DatabaseName, Digest, NameError, Namespace, PluginName, ServiceAccount},
 };
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
@@ -95,6 +95,9 @@ pub struct GrantSpec {
     /// gRPC services that it may call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<Channel>,
+    /// PostgreSQL databases that it may use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub databases: Vec<Database>,
     /// Whether it may publish events.
     pub events: bool,
 }
@@ -108,6 +111,27 @@ pub struct Channel {
     pub name: ChannelName,
     /// `http://HOST:PORT`, or `https://HOST:PORT` for TLS with the roots of the system.
     pub endpoint: String,
+}
+
+/// A PostgreSQL database, known to the plugin by name only. What the plugin may do there is what the user of the connection may do: give it a role of its own.
+///
+/// The connection comes from the host's environment: `ENV_HOST` (a name, an address, or the directory of a socket), `ENV_PORT` (5432), `ENV_DBNAME`, `ENV_USER` and
+/// `ENV_PASSWORD`, where `ENV` is what `env` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(transform = admit_unknown_fields, transform = plain_numbers)]
+pub struct Database {
+    /// What the plugin calls it.
+    pub name: DatabaseName,
+    /// How the names of the environment variables begin, such as `PSQL`.
+    pub env: String,
+    /// Whether to insist on TLS, with the roots of the system.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tls: bool,
+    /// Connections at the same time, which all reconciles of the plugin share (5).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub connections: Option<u32>,
 }
 
 /// How much a plugin may use; what is absent has the host's default.
@@ -170,7 +194,9 @@ fn admit_unknown_fields(schema: &mut Schema) {
 /// Kubernetes knows no format of unsigned numbers; the ranges say as much.
 fn plain_numbers(schema: &mut Schema) {
     let properties = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut);
-    for property in properties.into_iter().flat_map(serde_json::Map::values_mut).filter_map(serde_json::Value::as_object_mut) {
+    for property in
+        properties.into_iter().flat_map(serde_json::Map::values_mut).filter_map(serde_json::Value::as_object_mut)
+    {
         property.remove("format");
     }
 }
@@ -220,6 +246,7 @@ impl PluginSpec {
         let grants = Grants {
             rules: self.grants.rules.clone(),
             channels: self.grants.channels.iter().map(|c| c.name.clone()).collect(),
+            databases: self.grants.databases.iter().map(|d| d.name.clone()).collect(),
             events: self.grants.events,
         };
         Policy { grants, limits: self.limits.limits(), settings: self.settings.clone() }

@@ -2,6 +2,10 @@
 //!
 //! **The ports are private fields and nothing hands them out**, so an effect that forgets its check cannot be written elsewhere.
 
+mod database;
+
+pub use database::Ask;
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -19,7 +23,7 @@ use crate::{
     name::{Namespace, ObjectName, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
-        ListOptions, Log, Page, Patch,
+        ListOptions, Log, Page, Patch, database::Databases,
     },
     resource::{ObjectKey, Resource},
 };
@@ -38,6 +42,8 @@ pub struct Ports {
     pub kubernetes: Arc<dyn Kubernetes>,
     /// Its gRPC channels.
     pub channels: Arc<dyn Channels>,
+    /// Its databases.
+    pub databases: Arc<dyn Databases>,
     /// Its log.
     pub log: Arc<dyn Log>,
     /// Told of every denial.

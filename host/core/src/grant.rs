@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    name::{ChannelName, Namespace, ObjectName, Subresource},
+    name::{ChannelName, DatabaseName, Namespace, ObjectName, Subresource},
     resource::Resource,
 };
 
@@ -23,6 +23,8 @@ pub struct Grants {
     pub rules: Vec<Rule>,
     /// Names of the gRPC channels that it may call.
     pub channels: BTreeSet<ChannelName>,
+    /// Names of the databases that it may use.
+    pub databases: BTreeSet<DatabaseName>,
     /// Whether it may publish events.
     pub events: bool,
 }
@@ -153,6 +155,15 @@ impl Grants {
             what: format!("gRPC channel {channel:?}"),
             place: "spec.grants.channels",
             yaml: format!("- name: {channel:?}\n  endpoint: http://HOST:PORT"),
+        })
+    }
+
+    /// Whether the database may be used.
+    pub fn check_database(&self, database: &str) -> Result<DatabaseName, Denial> {
+        self.databases.iter().find(|granted| granted.as_str() == database).cloned().ok_or_else(|| Denial {
+            what: format!("database {database:?}"),
+            place: "spec.grants.databases",
+            yaml: format!("- name: {database:?}\n  env: PSQL"),
         })
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     grant::Rule,
-    name::{ChannelName, ControllerName, PluginName},
+    name::{ChannelName, ControllerName, DatabaseName, PluginName},
     resource::Resource,
 };
 
@@ -131,6 +131,8 @@ pub struct Requests {
     pub rules: Vec<Rule>,
     /// gRPC channels.
     pub channels: Vec<ChannelRequest>,
+    /// Databases.
+    pub databases: Vec<DatabaseRequest>,
     /// Publishing events.
     pub events: bool,
     /// Settings that it reads.
@@ -147,6 +149,20 @@ pub struct ChannelRequest {
     #[serde(default)]
     pub description: String,
     /// An endpoint such as `http://127.0.0.1:6742`, to begin with.
+    #[serde(default)]
+    pub example: String,
+}
+
+/// A PostgreSQL database that a plugin would use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DatabaseRequest {
+    /// How the plugin calls it.
+    pub name: DatabaseName,
+    /// What for.
+    #[serde(default)]
+    pub description: String,
+    /// How the host's environment variables that lead there begin, such as `PSQL`, to begin with.
     #[serde(default)]
     pub example: String,
 }

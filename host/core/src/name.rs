@@ -117,6 +117,13 @@ name!(
     LABEL
 );
 name!(
+    /// A database, as the grants name it.
+    DatabaseName,
+    "database name",
+    is_label,
+    LABEL
+);
+name!(
     /// A part of a kind: an API version or a resource.
     Label,
     "DNS label",

@@ -2,6 +2,8 @@
 //!
 //! **A port is reached only through [`crate::effect::Effects`], which checks the grant.** An implementation may rely on that, and must not be handed to anyone else.
 
+pub mod database;
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;

@@ -18,6 +18,7 @@ wasmtime::component::bindgen!({
     exports: { "manifest": async },
     with: {
         "operetta:operator/grpc.exchange": crate::capability::grpc::Stream,
+        "operetta:operator/postgres.transaction": crate::capability::postgres::Open,
         "wasi:clocks": wasmtime_wasi::p3::bindings::clocks,
         "wasi:random": wasmtime_wasi::p3::bindings::random,
     },

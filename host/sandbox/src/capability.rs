@@ -6,6 +6,7 @@ pub(crate) mod convert;
 pub(crate) mod events;
 pub(crate) mod grpc;
 pub(crate) mod log;
+pub(crate) mod postgres;
 pub(crate) mod reader;
 pub(crate) mod settings;
 pub(crate) mod wasi;
@@ -29,6 +30,7 @@ pub(crate) fn linker(engine: &Engine, wasi_p2: bool) -> wasmtime::Result<Linker<
     operator::writer::add_to_linker::<State, Caps>(&mut linker, |state| state)?;
     operator::events::add_to_linker::<State, Caps>(&mut linker, |state| state)?;
     operator::grpc::add_to_linker::<State, Caps>(&mut linker, |state| state)?;
+    operator::postgres::add_to_linker::<State, Caps>(&mut linker, |state| state)?;
     wasmtime_wasi::p3::clocks::add_to_linker(&mut linker)?;
     wasmtime_wasi::p3::random::add_to_linker(&mut linker)?;
     if wasi_p2 {

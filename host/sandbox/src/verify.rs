@@ -208,7 +208,10 @@ fn is_known(name: &str) -> bool {
     match interface.split_once('/') {
         Some(("operetta:operator", interface)) => {
             same_contract(version)
-                && matches!(interface, "types" | "log" | "settings" | "reader" | "writer" | "events" | "grpc")
+                && matches!(
+                    interface,
+                    "types" | "log" | "settings" | "reader" | "writer" | "events" | "grpc" | "postgres"
+                )
         }
         Some(("wasi:clocks" | "wasi:random", _)) if minor(version) == ("0", "3") => true,
         _ => is_wasi_p2(name),

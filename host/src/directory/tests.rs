@@ -1,3 +1,5 @@
+//! A real directory, with real events.
+
 use std::fs;
 
 use tokio::time::timeout;

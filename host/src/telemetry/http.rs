@@ -18,7 +18,7 @@ use super::Metrics;
 /// Whether the host does its work.
 #[derive(Default)]
 pub struct Health {
-    /// The API server was reached and the plugin directory was read.
+    /// The API server was reached, and of each plugin that lay there at the start it is known how it fares.
     ready: AtomicBool,
 }
 
@@ -26,6 +26,11 @@ impl Health {
     /// The host does its work from now on, or no longer.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// Whether it does.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
     }
 }
 
@@ -49,7 +54,7 @@ pub async fn serve(
     };
     let metrics_page = Router::new().route("/metrics", get(encode));
     let ready = move || async move {
-        if probes.1.ready.load(Ordering::Relaxed) {
+        if probes.1.is_ready() {
             (StatusCode::OK, "ok")
         } else {
             (StatusCode::SERVICE_UNAVAILABLE, "not ready: see the log for what the host waits for")
@@ -83,4 +88,56 @@ async fn listen(
         }
     });
     Ok(Some(local))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpStream,
+    };
+
+    use super::*;
+
+    async fn get(at: SocketAddr, path: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.lines().next().unwrap().to_owned(), body.to_owned())
+    }
+
+    #[tokio::test]
+    async fn the_host_is_alive_at_once_and_ready_only_while_it_works() {
+        let (metrics, health) = (Arc::new(Metrics::default()), Arc::new(Health::default()));
+        let stop = CancellationToken::new();
+        let at = "127.0.0.1:0";
+        let (metrics, probes) = serve((at, metrics), (at, health.clone()), &stop).await.unwrap();
+        let (metrics, probes) = (metrics.unwrap(), probes.unwrap());
+        assert!(get(probes, "/healthz").await.0.contains("200"));
+        for ready in [false, true, false] {
+            health.set_ready(ready);
+            let (status, body) = get(probes, "/readyz").await;
+            assert_eq!((status.contains("200"), status.contains("503")), (ready, !ready), "{status} {body}");
+        }
+        let (status, body) = get(metrics, "/metrics").await;
+        assert!(status.contains("200") && body.ends_with("# EOF\n"), "{status} {body}");
+        assert!(get(metrics, "/healthz").await.0.contains("404"));
+        stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn zero_serves_nowhere_and_an_address_that_is_taken_is_named() {
+        let stop = CancellationToken::new();
+        let serve =
+            async |metrics: &str, probes: &str| serve((metrics, Arc::default()), (probes, Arc::default()), &stop).await;
+        assert_eq!(serve("0", "0").await.unwrap(), (None, None));
+        let (taken, _) = serve("127.0.0.1:0", "0").await.unwrap();
+        let taken = taken.unwrap().to_string();
+        let error = serve("0", &taken).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("--health-probe-bind-address {taken}")), "{error}");
+        let error = serve("nonsense", "0").await.unwrap_err().to_string();
+        assert!(error.contains("--metrics-bind-address nonsense"), "{error}");
+    }
 }

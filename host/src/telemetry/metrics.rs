@@ -2,12 +2,17 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError, Weak, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use operetta_core::{
-    name::{ControllerName, PluginName},
+    effect::Policy,
+    name::PluginName,
     port::Caller,
     queue::WorkQueue,
     reconcile::{Failure, Outcome},
@@ -17,7 +22,6 @@ use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text},
     metrics::{
-        MetricType,
         counter::{ConstCounter, Counter},
         family::Family,
         gauge::{ConstGauge, Gauge},
@@ -25,6 +29,9 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+use tokio::time::Instant;
+
+use super::process::Process;
 
 /// Whose reconcile.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelSet)]
@@ -32,6 +39,28 @@ struct Whose {
     /// `PLUGIN/CONTROLLER`, since a controller's name is unique within its plugin only.
     controller: String,
     plugin: String,
+}
+
+impl Whose {
+    fn of(caller: &Caller) -> Self {
+        let Caller { plugin, controller } = caller;
+        Self { controller: format!("{plugin}/{controller}"), plugin: plugin.to_string() }
+    }
+}
+
+/// Whose queue. The work queue of client-go calls it `name`, and controller-runtime adds `controller`, which is the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Queue {
+    controller: String,
+    name: String,
+    plugin: String,
+}
+
+impl Queue {
+    fn of(whose: &Whose) -> Self {
+        let Whose { controller, plugin } = whose.clone();
+        Self { name: controller.clone(), controller, plugin }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -77,16 +106,18 @@ pub struct Metrics {
     reconciles: Family<WhoseResult, Counter>,
     errors: Family<Whose, Counter>,
     terminal: Family<Whose, Counter>,
+    panics: Family<Whose, Counter>,
+    timeouts: Family<Whose, Counter>,
     times: Family<Whose, Histogram, fn() -> Histogram>,
-    active: Family<Whose, Gauge>,
-    waited: Family<Whose, Histogram, fn() -> Histogram>,
+    waited: Family<Queue, Histogram, fn() -> Histogram>,
+    worked: Family<Queue, Histogram, fn() -> Histogram>,
     failures: Family<WhoseReason, Counter>,
     denials: Family<Which, Counter>,
     cpu: Family<Whose, Counter<f64, AtomicU64>>,
     memory: Family<Whose, Gauge>,
     loads: Family<LoadResult, Counter>,
     loaded: Family<Loaded, Gauge>,
-    queues: Arc<Queues>,
+    controllers: Arc<Controllers>,
 }
 
 impl Default for Metrics {
@@ -99,8 +130,9 @@ impl Default for Metrics {
                 family
             }};
         }
-        let queues = Arc::new(Queues::default());
-        registry.register_collector(Box::new(queues.clone()));
+        let controllers = Arc::new(Controllers::default());
+        registry.register_collector(Box::new(controllers.clone()));
+        registry.register_collector(Box::new(Process::new()));
         Self {
             reconciles: register!(
                 "controller_runtime_reconcile",
@@ -113,15 +145,25 @@ impl Default for Metrics {
                 "Reconciles that failed and are not tried again until the object changes",
                 Family::default()
             ),
+            panics: register!("controller_runtime_reconcile_panics", "Reconciles that trapped", Family::default()),
+            timeouts: register!(
+                "controller_runtime_reconcile_timeouts",
+                "Reconciles that took longer than their deadline",
+                Family::default()
+            ),
             times: register!(
                 "controller_runtime_reconcile_time_seconds",
                 "Time of a reconcile",
                 Family::new_with_constructor(seconds as fn() -> Histogram)
             ),
-            active: register!("controller_runtime_active_workers", "Reconciles that run now", Family::default()),
             waited: register!(
                 "workqueue_queue_duration_seconds",
                 "How long a key was ready before it ran",
+                Family::new_with_constructor(seconds as fn() -> Histogram)
+            ),
+            worked: register!(
+                "workqueue_work_duration_seconds",
+                "How long a key was worked on",
                 Family::new_with_constructor(seconds as fn() -> Histogram)
             ),
             failures: register!(
@@ -142,7 +184,7 @@ impl Default for Metrics {
             ),
             loads: register!("operetta_plugin_loads", "Loads of a plugin by result: success, error", Family::default()),
             loaded: register!("operetta_plugin_info", "The plugins that run", Family::default()),
-            queues,
+            controllers,
             registry,
         }
     }
@@ -159,16 +201,29 @@ impl Metrics {
         Ok(text)
     }
 
-    /// For one controller.
-    pub fn controller(self: &Arc<Self>, plugin: &PluginName, controller: &ControllerName) -> Arc<ControllerMetrics> {
-        let whose = Whose { controller: format!("{plugin}/{controller}"), plugin: plugin.to_string() };
-        Arc::new(ControllerMetrics { all: self.clone(), whose })
+    /// For one controller with its queue, for as long as somebody holds the answer.
+    pub fn controller(
+        self: &Arc<Self>,
+        caller: &Caller,
+        queue: &Arc<WorkQueue<ObjectKey>>,
+        policy: &Arc<ArcSwap<Policy>>,
+    ) -> Arc<ControllerMetrics> {
+        let metrics = Arc::new(ControllerMetrics {
+            all: self.clone(),
+            whose: Whose::of(caller),
+            queue: queue.clone(),
+            policy: policy.clone(),
+            runs: AtomicU64::new(0),
+            running: Mutex::default(),
+        });
+        metrics.begin_with_zero();
+        self.controllers.lock().push(Arc::downgrade(&metrics));
+        metrics
     }
 
     /// What one reconcile used.
     pub fn used(&self, caller: &Caller, cpu: Duration, memory: usize) {
-        let Caller { plugin, controller } = caller;
-        let whose = Whose { controller: format!("{plugin}/{controller}"), plugin: plugin.to_string() };
+        let whose = Whose::of(caller);
         self.cpu.get_or_create(&whose).inc_by(cpu.as_secs_f64());
         self.memory.get_or_create(&whose).set(i64::try_from(memory).unwrap_or(i64::MAX));
     }
@@ -220,89 +275,190 @@ impl PluginMetrics {
 pub struct ControllerMetrics {
     all: Arc<Metrics>,
     whose: Whose,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    policy: Arc<ArcSwap<Policy>>,
+    /// Numbers the reconciles.
+    runs: AtomicU64,
+    /// When those that run now began.
+    running: Mutex<BTreeMap<u64, Instant>>,
 }
 
 impl ControllerMetrics {
-    /// The depth of this queue is told from now on.
-    pub fn observe(&self, queue: &Arc<WorkQueue<ObjectKey>>) {
-        self.all.queues.lock().insert(self.whose.clone(), Arc::downgrade(queue));
-    }
-
-    /// The controller stopped.
-    pub fn forget(&self) {
-        self.all.queues.lock().remove(&self.whose);
-        self.all.active.remove(&self.whose);
-    }
-
-    /// A reconcile begins, after its key waited so long.
-    pub fn started(&self, waited: Duration) {
-        self.all.active.get_or_create(&self.whose).inc();
-        self.all.waited.get_or_create(&self.whose).observe(waited.as_secs_f64());
-    }
-
-    /// A reconcile ended.
-    pub fn ended(&self, result: &Result<Outcome, Failure>, took: Duration) {
+    /// Each series begins at once, as with controller-runtime, so that a rate over the first failure is more than nothing.
+    fn begin_with_zero(&self) {
         let all = &self.all;
-        all.active.get_or_create(&self.whose).dec();
-        all.times.get_or_create(&self.whose).observe(took.as_secs_f64());
+        for family in [&all.errors, &all.terminal, &all.panics, &all.timeouts] {
+            drop(family.get_or_create(&self.whose));
+        }
+        for result in ["success", "error", "requeue_after"] {
+            drop(all.reconciles.get_or_create(&self.with_result(result)));
+        }
+    }
+
+    fn with_result(&self, result: &'static str) -> WhoseResult {
         let Whose { controller, plugin } = self.whose.clone();
+        WhoseResult { controller, plugin, result }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A reconcile begins, after its key waited so long. It runs until the answer is dropped.
+    pub fn begin(&self, waited: Duration) -> Counted<'_> {
+        self.all.waited.get_or_create(&Queue::of(&self.whose)).observe(waited.as_secs_f64());
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        self.lock().insert(run, Instant::now());
+        Counted { metrics: self, run }
+    }
+}
+
+impl Drop for ControllerMetrics {
+    fn drop(&mut self) {
+        // The counters stay, since a plugin may come back; what was true only while it ran goes.
+        self.all.memory.remove(&self.whose);
+    }
+}
+
+/// A reconcile that runs.
+pub struct Counted<'a> {
+    metrics: &'a ControllerMetrics,
+    run: u64,
+}
+
+impl Counted<'_> {
+    /// It ended.
+    pub fn end(self, result: &Result<Outcome, Failure>, took: Duration) {
+        let Self { metrics, .. } = &self;
+        let (all, whose) = (&metrics.all, &metrics.whose);
+        all.times.get_or_create(whose).observe(took.as_secs_f64());
+        all.worked.get_or_create(&Queue::of(whose)).observe(took.as_secs_f64());
         let result = match result {
             Ok(Outcome::AwaitChange) => "success",
             Ok(Outcome::RequeueAfter(_)) => "requeue_after",
             Err(failure) => {
-                all.errors.get_or_create(&self.whose).inc();
-                if matches!(failure, Failure::Terminal(_)) {
-                    all.terminal.get_or_create(&self.whose).inc();
+                all.errors.get_or_create(whose).inc();
+                let counter = match failure {
+                    Failure::Terminal(_) => Some(&all.terminal),
+                    Failure::Trap(_) => Some(&all.panics),
+                    Failure::Deadline(_) => Some(&all.timeouts),
+                    _ => None,
+                };
+                if let Some(counter) = counter {
+                    counter.get_or_create(whose).inc();
                 }
-                let (controller, plugin) = (controller.clone(), plugin.clone());
+                let Whose { controller, plugin } = whose.clone();
                 all.failures.get_or_create(&WhoseReason { controller, plugin, reason: failure.reason() }).inc();
                 "error"
             }
         };
-        all.reconciles.get_or_create(&WhoseResult { controller, plugin, result }).inc();
+        all.reconciles.get_or_create(&metrics.with_result(result)).inc();
     }
 }
 
-/// The queues, read when somebody asks.
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.metrics.lock().remove(&self.run);
+    }
+}
+
+/// The controllers at work, read when somebody asks. Of one whose kind was exchanged, the old one may still end its reconciles beside the new one; they count together.
 #[derive(Default)]
-struct Queues(Mutex<BTreeMap<Whose, Weak<WorkQueue<ObjectKey>>>>);
+struct Controllers(Mutex<Vec<Weak<ControllerMetrics>>>);
 
-impl std::fmt::Debug for Queues {
+impl std::fmt::Debug for Controllers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Queues")
+        f.write_str("Controllers")
     }
 }
 
-impl Queues {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Whose, Weak<WorkQueue<ObjectKey>>>> {
+/// One controller as it is now.
+#[derive(Default, Clone, Copy)]
+struct Snapshot {
+    depth: i64,
+    adds: u64,
+    retries: u64,
+    running: i64,
+    at_most: i64,
+    unfinished: f64,
+    longest: f64,
+}
+
+impl Controllers {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<ControllerMetrics>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Collector for Queues {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        let queues: Vec<_> =
-            self.lock().iter().filter_map(|(whose, queue)| Some((whose.clone(), queue.upgrade()?))).collect();
-        let mut depth =
-            encoder.encode_descriptor("workqueue_depth", "Keys that are ready and wait", None, MetricType::Gauge)?;
-        for (whose, queue) in &queues {
-            let ready = i64::try_from(queue.depth().ready).unwrap_or(i64::MAX);
-            ConstGauge::new(ready).encode(depth.encode_family(whose)?)?;
+    fn snapshots(&self) -> BTreeMap<Whose, Snapshot> {
+        let mut controllers = self.lock();
+        controllers.retain(|controller| controller.strong_count() > 0);
+        let controllers: Vec<_> = controllers.iter().filter_map(Weak::upgrade).collect();
+        let mut snapshots = BTreeMap::<_, Snapshot>::new();
+        let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        for controller in controllers {
+            let snapshot = snapshots.entry(controller.whose.clone()).or_default();
+            let (adds, retries) = controller.queue.totals();
+            snapshot.depth += whole(controller.queue.depth().ready);
+            snapshot.adds += adds;
+            snapshot.retries += retries;
+            snapshot.at_most = whole(controller.policy.load().limits.concurrency);
+            for began in controller.lock().values() {
+                let age = began.elapsed().as_secs_f64();
+                snapshot.running += 1;
+                snapshot.unfinished += age;
+                snapshot.longest = snapshot.longest.max(age);
+            }
         }
-        let mut adds =
-            encoder.encode_descriptor("workqueue_adds", "Events that reached the queue", None, MetricType::Counter)?;
-        for (whose, queue) in &queues {
-            ConstCounter::new(queue.totals().0).encode(adds.encode_family(whose)?)?;
-        }
-        let mut retries = encoder.encode_descriptor(
-            "workqueue_retries",
-            "Keys put back after a failure",
-            None,
-            MetricType::Counter,
-        )?;
-        for (whose, queue) in &queues {
-            ConstCounter::new(queue.totals().1).encode(retries.encode_family(whose)?)?;
-        }
-        Ok(())
+        snapshots
     }
 }
+
+impl Collector for Controllers {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        let snapshots = self.snapshots();
+        let mut family = |name: &str, help, series: &dyn Fn(&Snapshot) -> Box<dyn EncodeMetric>, of_queue: bool| {
+            let Some(any) = snapshots.values().next() else { return Ok(()) };
+            let mut family = encoder.encode_descriptor(name, help, None, series(any).metric_type())?;
+            for (whose, snapshot) in &snapshots {
+                let (queue, metric) = (Queue::of(whose), series(snapshot));
+                metric.encode(if of_queue { family.encode_family(&queue)? } else { family.encode_family(whose)? })?;
+            }
+            Ok::<_, std::fmt::Error>(())
+        };
+        family("workqueue_depth", "Keys that are ready and wait", &|s| Box::new(ConstGauge::new(s.depth)), true)?;
+        family("workqueue_adds", "Events that reached the queue", &|s| Box::new(ConstCounter::new(s.adds)), true)?;
+        family(
+            "workqueue_retries",
+            "Keys put back after a failure",
+            &|s| Box::new(ConstCounter::new(s.retries)),
+            true,
+        )?;
+        family(
+            "workqueue_unfinished_work_seconds",
+            "How long the reconciles that run now have run together",
+            &|s| Box::new(ConstGauge::new(s.unfinished)),
+            true,
+        )?;
+        family(
+            "workqueue_longest_running_processor_seconds",
+            "How long the oldest of the reconciles that run now has run",
+            &|s| Box::new(ConstGauge::new(s.longest)),
+            true,
+        )?;
+        family(
+            "controller_runtime_active_workers",
+            "Reconciles that run now",
+            &|s| Box::new(ConstGauge::new(s.running)),
+            false,
+        )?;
+        family(
+            "controller_runtime_max_concurrent_reconciles",
+            "Reconciles of the plugin that may run at once",
+            &|s| Box::new(ConstGauge::new(s.at_most)),
+            false,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use crate::{
     host::{Handle, Host, ObjectKey, Resource},
     kind::Kind,
     plugin::Plugin,
+    sql::Database,
 };
 use std::{rc::Rc, time::Duration};
 
@@ -96,6 +97,11 @@ impl Context {
     /// A channel for clients that tonic generated.
     pub fn channel(&self, name: &str) -> Channel {
         Channel::new(self.host.clone(), name)
+    }
+
+    /// A PostgreSQL database.
+    pub fn database(&self, name: &str) -> Database {
+        Database::new(self.host.clone(), name)
     }
 
     /// A setting from the Plugin document, or the default that the plugin announced.

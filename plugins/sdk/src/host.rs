@@ -4,7 +4,10 @@
 //! then [`FakeHost`](crate::testing::FakeHost)). The trait is never used as an object: calls stay static, so that a component imports
 //! only the interfaces that its plugin really uses.
 
-use crate::error::Error;
+use crate::{
+    error::Error,
+    sql::{Rows, SqlError, Statement},
+};
 use std::{fmt, time::Duration};
 
 /// The host that this build talks to.
@@ -111,6 +114,8 @@ pub struct Call {
 pub trait Host: Clone + 'static {
     /// One streaming gRPC call; dropping it cancels the call.
     type Exchange: Exchange;
+    /// One transaction on a database; dropping it rolls it back.
+    type Transaction: Transaction;
 
     /// `reader.get`.
     async fn get(&self, resource: &Resource, key: &ObjectKey, options: Options) -> Result<String, Error>;
@@ -147,6 +152,12 @@ pub trait Host: Clone + 'static {
     ) -> Result<(), Error>;
     /// `grpc.exchange.open`.
     async fn open(&self, call: Call) -> Result<Self::Exchange, tonic::Status>;
+    /// `postgres.query`.
+    async fn query(&self, database: &str, statement: Statement) -> Result<Rows, SqlError>;
+    /// `postgres.execute`.
+    async fn execute(&self, database: &str, statement: Statement) -> Result<u64, SqlError>;
+    /// `postgres.transaction.begin`.
+    async fn begin(&self, database: &str, deadline: Option<Duration>) -> Result<Self::Transaction, SqlError>;
     /// `settings.get`.
     fn setting(&self, name: &str) -> Option<String>;
     /// The time of day.
@@ -170,4 +181,17 @@ pub trait Exchange: 'static {
     async fn receive_many(&self, limit: u32) -> Result<Vec<Vec<u8>>, tonic::Status>;
     /// The trailers; empty before the end.
     fn trailers(&self) -> Metadata;
+}
+
+/// `postgres.transaction`.
+#[allow(async_fn_in_trait, reason = "guests are single-threaded, so no future needs to be Send")]
+pub trait Transaction: 'static {
+    /// The rows of one statement.
+    async fn query(&self, statement: Statement) -> Result<Rows, SqlError>;
+    /// How many rows one statement changed.
+    async fn execute(&self, statement: Statement) -> Result<u64, SqlError>;
+    /// Makes it last.
+    async fn commit(&self) -> Result<(), SqlError>;
+    /// Undoes it.
+    async fn rollback(&self) -> Result<(), SqlError>;
 }

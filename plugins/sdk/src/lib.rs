@@ -56,6 +56,7 @@ mod log;
 pub mod manifest;
 mod owner;
 mod plugin;
+pub mod sql;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 #[cfg(target_arch = "wasm32")]

@@ -95,6 +95,9 @@ pub struct Requests {
     /// gRPC channels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelRequest>,
+    /// PostgreSQL databases.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub databases: Vec<DatabaseRequest>,
     /// Whether it publishes events.
     pub events: bool,
     /// Settings that it reads.
@@ -111,6 +114,18 @@ pub struct ChannelRequest {
     /// What it is for.
     pub description: String,
     /// An endpoint such as an administrator would fill in.
+    pub example: String,
+}
+
+/// A PostgreSQL database by name.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DatabaseRequest {
+    /// As the plugin calls it.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// How the host's environment variables that lead there begin.
     pub example: String,
 }
 

@@ -8,8 +8,8 @@ use crate::{
     host::{Handle, Resource},
     kind::Kind,
     manifest::{
-        ChannelRequest, ControllerManifest, Manifest, Mapping, Predicate, Requests, Rule, SettingRequest, Verb, Watch,
-        merged,
+        ChannelRequest, ControllerManifest, DatabaseRequest, Manifest, Mapping, Predicate, Requests, Rule,
+        SettingRequest, Verb, Watch, merged,
     },
 };
 use futures::future::{FutureExt, LocalBoxFuture};
@@ -113,6 +113,7 @@ pub struct Plugin {
     crds: Vec<fn() -> CustomResourceDefinition>,
     rules: Vec<Rule>,
     channels: Vec<ChannelRequest>,
+    databases: Vec<DatabaseRequest>,
     events: bool,
     settings: Vec<SettingRequest>,
 }
@@ -128,6 +129,7 @@ impl Plugin {
             crds: Vec::new(),
             rules: Vec::new(),
             channels: Vec::new(),
+            databases: Vec::new(),
             events: false,
             settings: Vec::new(),
         }
@@ -167,6 +169,16 @@ impl Plugin {
         self
     }
 
+    /// Asks for a PostgreSQL database; `example` is how the host's environment variables that lead there begin, such as `PSQL`.
+    pub fn database(mut self, name: &str, description: &str, example: &str) -> Self {
+        self.databases.push(DatabaseRequest {
+            name: name.to_owned(),
+            description: description.to_owned(),
+            example: example.to_owned(),
+        });
+        self
+    }
+
     /// Asks for publishing events.
     pub fn events(mut self) -> Self {
         self.events = true;
@@ -196,6 +208,7 @@ impl Plugin {
             requests: Requests {
                 rules: merged(rules),
                 channels: self.channels.clone(),
+                databases: self.databases.clone(),
                 events: self.events,
                 settings: self.settings.clone(),
             },

@@ -3,9 +3,10 @@
 use crate::{
     context::{Cause, Outcome, Request},
     error::{Error, Failure},
-    host::{Call, Exchange, Host, Metadata, ObjectKey, Options, Page, Patch, Resource, Severity},
+    host::{Call, Exchange, Host, Metadata, ObjectKey, Options, Page, Patch, Resource, Severity, Transaction},
+    sql::{Rows, SqlError, Statement, Value},
 };
-use bindings::operetta::operator::{events, grpc, log, reader, settings, types, writer};
+use bindings::operetta::operator::{events, grpc, log, postgres, reader, settings, types, writer};
 use std::time::Duration;
 
 /// Generated from `wit/`; public only because the code that [`export!`](crate::export) expands to names it.
@@ -28,6 +29,7 @@ pub struct WitHost;
 
 impl Host for WitHost {
     type Exchange = WitExchange;
+    type Transaction = WitTransaction;
 
     async fn get(&self, resource: &Resource, key: &ObjectKey, options: Options) -> Result<String, Error> {
         Ok(reader::get(resource.into(), key.into(), options).await?)
@@ -92,11 +94,23 @@ impl Host for WitHost {
             channel: call.channel,
             path: call.path,
             metadata: call.metadata,
-            deadline: call.deadline.map(|deadline| u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX)),
+            deadline: call.deadline.map(millis),
             options: Vec::new(),
         })
         .await;
         exchange.map(WitExchange).map_err(status)
+    }
+
+    async fn query(&self, database: &str, statement: Statement) -> Result<Rows, SqlError> {
+        Ok(postgres::query(database.to_owned(), statement.into()).await?.into())
+    }
+
+    async fn execute(&self, database: &str, statement: Statement) -> Result<u64, SqlError> {
+        Ok(postgres::execute(database.to_owned(), statement.into()).await?)
+    }
+
+    async fn begin(&self, database: &str, deadline: Option<Duration>) -> Result<WitTransaction, SqlError> {
+        Ok(WitTransaction(postgres::Transaction::begin(database.to_owned(), deadline.map(millis), Vec::new()).await?))
     }
 
     fn setting(&self, name: &str) -> Option<String> {
@@ -143,6 +157,85 @@ impl Exchange for WitExchange {
     fn trailers(&self) -> Metadata {
         self.0.trailers()
     }
+}
+
+/// One transaction.
+#[derive(Debug)]
+pub struct WitTransaction(postgres::Transaction);
+
+impl Transaction for WitTransaction {
+    async fn query(&self, statement: Statement) -> Result<Rows, SqlError> {
+        Ok(self.0.query(statement.into()).await?.into())
+    }
+
+    async fn execute(&self, statement: Statement) -> Result<u64, SqlError> {
+        Ok(self.0.execute(statement.into()).await?)
+    }
+
+    async fn commit(&self) -> Result<(), SqlError> {
+        Ok(self.0.commit().await?)
+    }
+
+    async fn rollback(&self) -> Result<(), SqlError> {
+        Ok(self.0.rollback().await?)
+    }
+}
+
+impl From<Statement> for postgres::Statement {
+    fn from(statement: Statement) -> Self {
+        let parameter = |value| match value {
+            Value::Null => postgres::Value::Null,
+            Value::Boolean(value) => postgres::Value::Boolean(value),
+            Value::Integer(value) => postgres::Value::Integer(value),
+            Value::Float(value) => postgres::Value::Float(value),
+            Value::Text(value) => postgres::Value::Text(value),
+            Value::Bytes(value) => postgres::Value::Bytes(value),
+        };
+        Self {
+            sql: statement.sql,
+            parameters: statement.parameters.into_iter().map(parameter).collect(),
+            deadline: statement.deadline.map(millis),
+            options: Vec::new(),
+        }
+    }
+}
+
+impl From<postgres::Rows> for Rows {
+    fn from(rows: postgres::Rows) -> Self {
+        let value = |value| match value {
+            postgres::Value::Null => Value::Null,
+            postgres::Value::Boolean(value) => Value::Boolean(value),
+            postgres::Value::Integer(value) => Value::Integer(value),
+            postgres::Value::Float(value) => Value::Float(value),
+            postgres::Value::Text(value) => Value::Text(value),
+            postgres::Value::Bytes(value) => Value::Bytes(value),
+            // A value that only a later host knows is at least readable.
+            postgres::Value::Other(detail) => Value::Text(detail.message),
+        };
+        let rows_of = rows.rows.into_iter().map(|row| row.into_iter().map(value).collect());
+        Self { columns: rows.columns, rows: rows_of.collect() }
+    }
+}
+
+impl From<postgres::Error> for SqlError {
+    fn from(error: postgres::Error) -> Self {
+        match error {
+            postgres::Error::Denied(message) => Self::Denied(message),
+            postgres::Error::Invalid(message) => Self::Invalid(message),
+            postgres::Error::Database(said) => {
+                Self::Database { sqlstate: said.sqlstate, message: said.message, more: said.more }
+            }
+            postgres::Error::Unsupported(message) => Self::Unsupported(message),
+            postgres::Error::Unavailable(message) => Self::Unavailable(message),
+            postgres::Error::Timeout(message) => Self::Timeout(message),
+            postgres::Error::TooLarge(message) => Self::TooLarge(message),
+            postgres::Error::Other(detail) => Self::Other { code: detail.code, message: detail.message },
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether the host would keep a line of this level.
@@ -192,9 +285,7 @@ pub async fn reconcile(
     let request = Request { controller: request.controller, key, attempt: request.attempt, cause };
     match std::rc::Rc::new(plugin()).reconcile(WitHost, request, object).await {
         Ok(Outcome::AwaitChange) => Ok(types::Outcome::AwaitChange),
-        Ok(Outcome::RequeueAfter(after)) => {
-            Ok(types::Outcome::RequeueAfter(u64::try_from(after.as_millis()).unwrap_or(u64::MAX)))
-        }
+        Ok(Outcome::RequeueAfter(after)) => Ok(types::Outcome::RequeueAfter(millis(after))),
         Err(Failure::Retryable(message)) => Err(types::Failure::Retryable(message)),
         Err(Failure::Terminal(message)) => Err(types::Failure::Terminal(message)),
     }

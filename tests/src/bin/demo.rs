@@ -7,7 +7,9 @@ use operetta_tests::demo;
 
 /// Three operators as sandboxed WebAssembly components, on a real Kubernetes API server, while you watch.
 #[derive(Debug, Parser)]
-#[command(after_help = "OPERETTA_KUBECONFIG names a kubeconfig of a cluster to use instead of the local control plane.")]
+#[command(
+    after_help = "OPERETTA_KUBECONFIG names a kubeconfig of a cluster to use instead of the local control plane."
+)]
 struct Arguments {
     /// End after the story; the exit code says whether all of it happened
     #[arg(long)]

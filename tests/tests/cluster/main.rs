@@ -15,6 +15,7 @@ mod informers;
 mod layer;
 mod memcached;
 mod petstore;
+mod postgres_writer;
 mod shared;
 mod supervisor;
 mod swap;

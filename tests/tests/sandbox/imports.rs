@@ -235,6 +235,53 @@ async fn grpc_unary_and_exchange() {
     .unwrap();
 }
 
+#[tokio::test]
+async fn postgres_statements_and_transactions() {
+    let plugin = plugin().await;
+    let (answer, calls) =
+        ask(&plugin, "sql", json!({"database": "demo", "sql": "SELECT", "options": [["max-rows", "7"]]})).await;
+    let values = r#"Null, Value::Boolean(true), Value::Integer(-7), Value::Float(0.5), Value::Text("a"), Value::Bytes([0, 255])"#;
+    assert!(answer.contains(&values.replace("Null", "Value::Null")), "{answer}");
+    assert!(answer.contains(r#"["c1", "c2", "c3", "c4", "c5", "c6"]"#), "{answer}");
+    let expected = r#"query demo SqlStatement { sql: "SELECT", parameters: [Null, Boolean(true), Integer(-7), Float(0.5), Text("a"), Bytes([0, 255])], deadline: 1.5s, max_rows: 7, max_bytes: 1048576 }"#;
+    assert_eq!(calls, [expected]);
+    let (answer, calls) = ask(&plugin, "sql-execute", json!({"database": "demo", "sql": "DELETE"})).await;
+    assert_eq!((answer.as_str(), calls[0].as_str()), ("Ok(1)", "execute demo DELETE"));
+
+    for (sql, error) in [
+        ("invalid", r#"Error::Invalid("why")"#),
+        ("database", r#"sqlstate: "42P01", message: "why", more: [("hint", "look")]"#),
+        ("unsupported", r#"Error::Unsupported("why")"#),
+        ("unavailable", r#"Error::Unavailable("why")"#),
+        ("timeout", r#"Error::Timeout("why")"#),
+        ("too-large", r#"Error::TooLarge("why")"#),
+    ] {
+        let (answer, _) = ask(&plugin, "sql", json!({"database": "demo", "sql": sql})).await;
+        assert!(answer.contains(error), "{answer}");
+    }
+    for (argument, error) in [
+        (json!({"database": "other", "sql": "SELECT"}), "spec.grants.databases"),
+        (json!({"database": "demo", "sql": "SELECT", "options": [["max-rows", "0"]]}), "from 1 to 10000"),
+        (json!({"database": "demo", "sql": "SELECT", "options": [["a", "b"]]}), "knows max-rows"),
+        (json!({"database": "demo", "sql": "SELECT", "later": true}), r#"no value \"later\""#),
+    ] {
+        let (answer, calls) = ask(&plugin, "sql", argument).await;
+        assert!(answer.contains(error) && calls.is_empty(), "{answer} {calls:?}");
+    }
+
+    let argument = json!({"database": "demo", "options": [["isolation", "serializable"]]});
+    let (answer, calls) = ask(&plugin, "transaction", argument).await;
+    assert_eq!(calls, ["begin demo Serializable 20s"]);
+    let expected = r#"Ok(7) Ok(Rows { columns: ["notes"], rows: [[Value::Text("one two")]] }) Ok(()) Err(Error::Invalid("the transaction has ended"))"#;
+    assert_eq!(answer, expected);
+    let (answer, _) =
+        ask(&plugin, "transaction", json!({"database": "demo", "options": [["isolation", "none"]]})).await;
+    assert!(answer.contains("repeatable-read"), "{answer}");
+    let (answer, _) = ask(&plugin, "transaction", json!({"database": "other"})).await;
+    assert!(answer.contains("Error::Denied"), "{answer}");
+    assert_eq!(plugin.world.live.load(Ordering::SeqCst), 0, "a transaction outlived its handle");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_a_port_spawns_lives_on_the_callers_runtime_not_among_guests() {
     let plugin = plugin().await;

@@ -11,7 +11,7 @@ use operetta_core::{
     effect::{Effects, Policy, Ports},
     grant::{Grants, Rule},
     limit::Limits,
-    name::{ChannelName, ControllerName, PluginName},
+    name::{ChannelName, ControllerName, DatabaseName, PluginName},
     port::Caller,
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::ObjectKey,
@@ -126,8 +126,12 @@ impl Plugin {
             verbs: vec!["*".into()],
             ..Rule::default()
         };
-        let grants =
-            Grants { rules: vec![rule(&["*"])], channels: [ChannelName::parse("demo").unwrap()].into(), events: true };
+        let grants = Grants {
+            rules: vec![rule(&["*"])],
+            channels: [ChannelName::parse("demo").unwrap()].into(),
+            databases: [DatabaseName::parse("demo").unwrap()].into(),
+            events: true,
+        };
         let limits = Limits {
             deadline: Duration::from_secs(20),
             cpu: Duration::from_secs(5),
@@ -150,8 +154,13 @@ impl Plugin {
         let caller =
             Caller { plugin: PluginName::parse("demo").unwrap(), controller: ControllerName::parse("any").unwrap() };
         let world = &self.world;
-        let ports =
-            Ports { kubernetes: world.clone(), channels: world.clone(), log: world.clone(), denials: Arc::new(|_| {}) };
+        let ports = Ports {
+            kubernetes: world.clone(),
+            channels: world.clone(),
+            databases: world.clone(),
+            log: world.clone(),
+            denials: Arc::new(|_| {}),
+        };
         Arc::new(Effects::new(caller, self.policy.clone(), ports))
     }
 

@@ -11,10 +11,11 @@ use std::{
 
 use async_trait::async_trait;
 use operetta_core::{
-    name::{ChannelName, Namespace, Subresource},
+    name::{ChannelName, DatabaseName, Namespace, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
         ListOptions, Log, Metadata, Page, Patch,
+        database::{Databases, Isolation, SqlError, SqlRows, SqlStatement, SqlValue, Transaction},
     },
     resource::{ObjectKey, Resource},
 };
@@ -202,6 +203,86 @@ impl Exchange for Echo {
 
     fn trailers(&self) -> Metadata {
         if self.state.borrow().ended { vec![("x-end".into(), b"1".to_vec())] } else { Vec::new() }
+    }
+}
+
+#[async_trait]
+impl Databases for World {
+    async fn query(&self, database: &DatabaseName, statement: SqlStatement) -> Result<SqlRows, SqlError> {
+        self.note(format!("query {database} {statement:?}"));
+        sql(statement)
+    }
+
+    async fn execute(&self, database: &DatabaseName, statement: SqlStatement) -> Result<u64, SqlError> {
+        self.note(format!("execute {database} {}", statement.sql));
+        sql(statement).map(|rows| rows.rows.len() as u64)
+    }
+
+    async fn begin(
+        &self,
+        database: &DatabaseName,
+        isolation: Isolation,
+        deadline: Duration,
+    ) -> Result<Box<dyn Transaction>, SqlError> {
+        self.note(format!("begin {database} {isolation:?} {deadline:?}"));
+        Ok(Box::new(OneTransaction { notes: Mutex::default(), _live: self.live() }))
+    }
+}
+
+/// Answers the parameters as a row, or the error that the statement names.
+fn sql(statement: SqlStatement) -> Result<SqlRows, SqlError> {
+    let why = || "why".to_owned();
+    Err(match statement.sql.as_str() {
+        "invalid" => SqlError::Invalid(why()),
+        "database" => SqlError::Database {
+            sqlstate: "42P01".to_owned(),
+            message: why(),
+            more: vec![("hint".to_owned(), "look".to_owned())],
+        },
+        "unsupported" => SqlError::Unsupported(why()),
+        "unavailable" => SqlError::Unavailable(why()),
+        "timeout" => SqlError::Timeout(why()),
+        "too-large" => SqlError::TooLarge(why()),
+        _ => {
+            let columns = (1..=statement.parameters.len()).map(|n| format!("c{n}")).collect();
+            return Ok(SqlRows { columns, rows: vec![statement.parameters] });
+        }
+    })
+}
+
+/// A transaction that answers what was called before.
+struct OneTransaction {
+    notes: Mutex<Vec<String>>,
+    _live: Live,
+}
+
+impl OneTransaction {
+    fn note(&self, what: &str) {
+        self.notes.lock().unwrap().push(what.to_owned());
+    }
+}
+
+#[async_trait]
+impl Transaction for OneTransaction {
+    async fn query(&self, statement: SqlStatement) -> Result<SqlRows, SqlError> {
+        self.note(&statement.sql);
+        let notes = self.notes.lock().unwrap().join(" ");
+        Ok(SqlRows { columns: vec!["notes".to_owned()], rows: vec![vec![SqlValue::Text(notes)]] })
+    }
+
+    async fn execute(&self, statement: SqlStatement) -> Result<u64, SqlError> {
+        self.note(&statement.sql);
+        Ok(7)
+    }
+
+    async fn commit(&self) -> Result<(), SqlError> {
+        self.note("commit");
+        Ok(())
+    }
+
+    async fn rollback(&self) -> Result<(), SqlError> {
+        self.note("rollback");
+        Err(SqlError::Invalid("the transaction has ended".to_owned()))
     }
 }
 

@@ -7,8 +7,11 @@ use async_trait::async_trait;
 use super::*;
 use crate::{
     grant::Rule,
-    name::{ChannelName, ControllerName, PluginName},
-    port::Severity,
+    name::{ChannelName, ControllerName, DatabaseName, PluginName},
+    port::{
+        Severity,
+        database::{Isolation, SqlError, SqlRows, SqlStatement, SqlValue, Transaction},
+    },
 };
 
 #[derive(Default)]
@@ -89,6 +92,27 @@ impl Channels for Fake {
     }
 }
 
+#[async_trait]
+impl Databases for Fake {
+    async fn query(&self, _: &DatabaseName, statement: SqlStatement) -> Result<SqlRows, SqlError> {
+        self.note(&format!("query {} {:?} {}", statement.sql, statement.deadline, statement.max_rows));
+        Ok(SqlRows::default())
+    }
+    async fn execute(&self, _: &DatabaseName, statement: SqlStatement) -> Result<u64, SqlError> {
+        self.note(&format!("execute {}", statement.sql));
+        Ok(1)
+    }
+    async fn begin(
+        &self,
+        _: &DatabaseName,
+        isolation: Isolation,
+        deadline: Duration,
+    ) -> Result<Box<dyn Transaction>, SqlError> {
+        self.note(&format!("begin {isolation:?} {deadline:?}"));
+        Err(SqlError::Timeout("busy".into()))
+    }
+}
+
 impl Log for Fake {
     fn enabled(&self, level: Level) -> bool {
         level >= Level::Info
@@ -104,6 +128,7 @@ fn effects(fake: &Arc<Fake>, policy: Policy) -> (Effects, Arc<ArcSwap<Policy>>) 
     let ports = Ports {
         kubernetes: fake.clone(),
         channels: fake.clone(),
+        databases: fake.clone(),
         log: fake.clone(),
         denials: Arc::new(move |denial| noted.denied.lock().unwrap().push(denial.what.clone())),
     };
@@ -237,6 +262,45 @@ async fn paths_and_metadata_that_smuggle_are_refused_before_the_channel() {
     };
     effects.unary("shop", fine, vec![]).await.unwrap();
     assert_eq!(*fake.reached.lock().unwrap(), ["unary /a.B/C Some(30s)"]);
+}
+
+#[tokio::test]
+async fn a_database_needs_a_grant_and_statements_are_held_to_the_limits() {
+    let fake = Arc::new(Fake::default());
+    let grants = Grants { databases: [DatabaseName::parse("people").unwrap()].into(), ..Grants::default() };
+    let limits = Limits { host_calls: 8, message: 100, ..Limits::default() };
+    let (effects, _) = effects(&fake, Policy { grants, limits, ..Policy::default() });
+    let ask = |sql: &str| Ask { sql: sql.into(), ..Ask::default() };
+    let denied = effects.query("other", ask("SELECT 1")).await.unwrap_err().to_string();
+    assert!(denied.contains("spec.grants.databases") && denied.contains("- name: \"other\""), "{denied}");
+    assert!(matches!(effects.begin("other", Isolation::default(), None).await, Err(SqlError::Denied(_))));
+    assert_eq!(*fake.denied.lock().unwrap(), ["database \"other\""; 2]);
+
+    for (bad, what) in [
+        (ask("SELECT '\0'"), "NUL"),
+        (Ask { max_rows: Some(0), ..ask("SELECT 1") }, "max-rows"),
+        (Ask { max_rows: Some(10_001), ..ask("SELECT 1") }, "max-rows"),
+    ] {
+        let error = effects.query("people", bad).await.unwrap_err();
+        assert!(matches!(&error, SqlError::Invalid(why) if why.contains(what)), "{error}");
+    }
+    let long = Ask { parameters: vec![SqlValue::Text("x".repeat(100))], ..ask("SELECT 1") };
+    assert!(matches!(effects.execute("people", long).await, Err(SqlError::TooLarge(_))));
+    assert!(fake.reached.lock().unwrap().is_empty());
+
+    effects.query("people", Ask { deadline: Some(Duration::from_hours(1)), ..ask("SELECT 1") }).await.unwrap();
+    effects
+        .query("people", Ask { deadline: Some(Duration::from_secs(1)), max_rows: Some(7), ..ask("SELECT 2") })
+        .await
+        .unwrap();
+    effects.execute("people", ask("DELETE")).await.unwrap();
+    assert!(effects.begin("people", Isolation::Serializable, None).await.is_err());
+    assert_eq!(
+        *fake.reached.lock().unwrap(),
+        ["query SELECT 1 30s 1000", "query SELECT 2 1s 7", "execute DELETE", "begin Serializable 30s"]
+    );
+    effects.count_sql(0).unwrap();
+    assert!(matches!(effects.query("people", ask("SELECT 3")).await, Err(SqlError::TooLarge(_))));
 }
 
 #[tokio::test]

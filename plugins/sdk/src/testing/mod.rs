@@ -18,12 +18,14 @@
 
 mod channel;
 mod cluster;
+mod database;
 mod fault;
 mod ownership;
 #[cfg(test)]
 mod tests;
 
 pub use channel::FakeExchange;
+pub use database::{Answer, FakeDatabase, FakeTransaction};
 pub use fault::{Cut, Fault};
 
 use crate::{
@@ -32,9 +34,11 @@ use crate::{
     host::{Call, Host, ObjectKey, Options, Page, Patch, Resource, Severity},
     kind::Kind,
     plugin::Plugin,
+    sql::{Rows, SqlError, Statement},
 };
 use channel::{Route, unavailable};
 use cluster::Cluster;
+use database::Server;
 use fault::Faults;
 use futures::FutureExt;
 use serde::Serialize;
@@ -77,6 +81,8 @@ struct State {
     writes: Vec<String>,
     events: Vec<Published>,
     channels: BTreeMap<String, Route>,
+    databases: BTreeMap<String, Server>,
+    statements: Vec<String>,
     settings: BTreeMap<String, String>,
     attempts: BTreeMap<String, u32>,
     refused: BTreeMap<String, Error>,
@@ -104,6 +110,8 @@ impl FakeHost {
             writes: Vec::new(),
             events: Vec::new(),
             channels: BTreeMap::new(),
+            databases: BTreeMap::new(),
+            statements: Vec::new(),
             settings: BTreeMap::new(),
             attempts: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -351,6 +359,7 @@ impl FakeHost {
 
 impl Host for FakeHost {
     type Exchange = FakeExchange;
+    type Transaction = FakeTransaction;
 
     async fn get(&self, resource: &Resource, key: &ObjectKey, _options: Options) -> Result<String, Error> {
         self.call(lost, async || Ok(self.state.borrow().cluster.get(resource, key)?.to_string())).await
@@ -441,6 +450,24 @@ impl Host for FakeHost {
             let denied =
                 || tonic::Status::permission_denied(format!("denied: channel {:?} is not granted", call.channel));
             FakeExchange::open(self.clone(), route.ok_or_else(denied)?, &call)
+        })
+        .await
+    }
+
+    async fn query(&self, database: &str, statement: Statement) -> Result<Rows, SqlError> {
+        Ok(self.run(database, statement).await?.rows)
+    }
+
+    async fn execute(&self, database: &str, statement: Statement) -> Result<u64, SqlError> {
+        Ok(self.run(database, statement).await?.changed)
+    }
+
+    async fn begin(&self, database: &str, _deadline: Option<Duration>) -> Result<FakeTransaction, SqlError> {
+        self.call(database::lost, async || {
+            self.up(database)?;
+            let state = self.state.borrow();
+            let server = state.databases.get(database).ok_or_else(database::lost)?;
+            Ok(FakeTransaction::begin(self.clone(), database, server))
         })
         .await
     }

@@ -13,7 +13,7 @@ mod bindings {
 use bindings::{
     Failure, Guest, Outcome, Request, export,
     operetta::operator::{
-        events, grpc, log, reader, settings,
+        events, grpc, log, postgres, reader, settings,
         types::{ObjectKey, Resource},
         writer,
     },
@@ -122,6 +122,9 @@ async fn run(request: &Request, argument: &Value) -> String {
         "clocks" => clocks().await,
         "unary" => show(grpc::unary(call(argument), b"hello".to_vec()).await),
         "exchange" => exchange(argument).await,
+        "sql" => show(postgres::query(database(argument), statement(argument)).await),
+        "sql-execute" => show(postgres::execute(database(argument), statement(argument)).await),
+        "transaction" => transaction(argument).await,
         "drop-receive" => drop_receive(argument).await,
         "join" => {
             let began = monotonic_clock::now();
@@ -301,4 +304,45 @@ fn call(argument: &Value) -> grpc::Call {
         deadline: Some(5_000),
         options: options(argument),
     }
+}
+
+fn database(argument: &Value) -> String {
+    text(argument, "database").unwrap_or_default()
+}
+
+/// With a parameter of each kind, unless the test asks for one of a later contract.
+fn statement(argument: &Value) -> postgres::Statement {
+    use postgres::Value as Sql;
+    let parameters = if argument["later"].is_null() {
+        vec![
+            Sql::Null,
+            Sql::Boolean(true),
+            Sql::Integer(-7),
+            Sql::Float(0.5),
+            Sql::Text("a".to_owned()),
+            Sql::Bytes(vec![0, 255]),
+        ]
+    } else {
+        vec![Sql::Other(detail())]
+    };
+    let sql = text(argument, "sql").unwrap_or_default();
+    postgres::Statement { sql, parameters, deadline: Some(1_500), options: options(argument) }
+}
+
+async fn transaction(argument: &Value) -> String {
+    let begun = postgres::Transaction::begin(database(argument), None, options(argument)).await;
+    let transaction = match begun {
+        Ok(transaction) => transaction,
+        Err(error) => return format!("{error:?}"),
+    };
+    let statement = |sql: &str| postgres::Statement {
+        sql: sql.to_owned(),
+        parameters: Vec::new(),
+        deadline: None,
+        options: Vec::new(),
+    };
+    let changed = transaction.execute(statement("one")).await;
+    let rows = transaction.query(statement("two")).await;
+    let (commit, rollback) = (transaction.commit().await, transaction.rollback().await);
+    format!("{changed:?} {rows:?} {commit:?} {rollback:?}")
 }

@@ -1,0 +1,92 @@
+//! Effects on databases. SQL cannot be judged here: what a plugin may do in a database is what the role may do that its connection was given.
+
+use std::time::Duration;
+
+use super::Effects;
+use crate::{
+    name::DatabaseName,
+    port::database::{Isolation, SqlError, SqlRows, SqlStatement, SqlValue, Transaction},
+};
+
+/// Rows of an answer unless the plugin asks for another limit.
+const ROWS: usize = 1_000;
+/// Rows of an answer at most.
+const MOST_ROWS: usize = 10_000;
+/// PostgreSQL's own limit.
+const PARAMETERS: usize = 65_535;
+
+/// One statement as a plugin writes it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ask {
+    /// A single statement.
+    pub sql: String,
+    /// Its parameters.
+    pub parameters: Vec<SqlValue>,
+    /// Shorter than the reconcile's own limit.
+    pub deadline: Option<Duration>,
+    /// Rows that it expects at most.
+    pub max_rows: Option<usize>,
+}
+
+impl Effects {
+    /// Rows of one statement.
+    pub async fn query(&self, database: &str, ask: Ask) -> Result<SqlRows, SqlError> {
+        let (database, statement) = (self.allow_database(database)?, self.statement(ask)?);
+        self.ports.databases.query(&database, statement).await
+    }
+
+    /// How many rows one statement changed.
+    pub async fn execute(&self, database: &str, ask: Ask) -> Result<u64, SqlError> {
+        let (database, statement) = (self.allow_database(database)?, self.statement(ask)?);
+        self.ports.databases.execute(&database, statement).await
+    }
+
+    /// Begins a transaction. Its statements pass [`Effects::statement`].
+    pub async fn begin(
+        &self,
+        database: &str,
+        isolation: Isolation,
+        deadline: Option<Duration>,
+    ) -> Result<Box<dyn Transaction>, SqlError> {
+        let database = self.allow_database(database)?;
+        self.count_sql(0)?;
+        self.ports.databases.begin(&database, isolation, self.until(deadline)).await
+    }
+
+    /// Counts a statement, and holds it to the limits.
+    pub fn statement(&self, ask: Ask) -> Result<SqlStatement, SqlError> {
+        let Ask { sql, parameters, deadline, max_rows } = ask;
+        self.count_sql(parameters.iter().map(SqlValue::size).sum::<usize>() + sql.len())?;
+        if parameters.len() > PARAMETERS {
+            return Err(SqlError::Invalid(format!(
+                "{} parameters; a statement takes at most {PARAMETERS}",
+                parameters.len()
+            )));
+        }
+        if sql.contains('\0') {
+            return Err(SqlError::Invalid("the statement has a NUL character in it".into()));
+        }
+        if max_rows.is_some_and(|rows| !(1..=MOST_ROWS).contains(&rows)) {
+            return Err(SqlError::Invalid(format!("max-rows is a number from 1 to {MOST_ROWS}")));
+        }
+        let (deadline, max_rows) = (self.until(deadline), max_rows.unwrap_or(ROWS));
+        Ok(SqlStatement { sql, parameters, deadline, max_rows, max_bytes: self.settings.limits.message })
+    }
+
+    /// Counts a call that carries no statement.
+    pub fn count_sql(&self, bytes: usize) -> Result<(), SqlError> {
+        self.count(bytes).map_err(|error| SqlError::TooLarge(error.to_string()))
+    }
+
+    fn until(&self, deadline: Option<Duration>) -> Duration {
+        let limit = self.settings.limits.deadline;
+        deadline.map_or(limit, |deadline| deadline.min(limit))
+    }
+
+    fn allow_database(&self, database: &str) -> Result<DatabaseName, SqlError> {
+        self.policy.load().grants.check_database(database).map_err(|denial| {
+            (self.ports.denials)(&denial);
+            SqlError::Denied(denial.to_string())
+        })
+    }
+}

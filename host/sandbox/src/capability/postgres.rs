@@ -1,0 +1,217 @@
+//! The interface `postgres`.
+
+use std::{sync::Arc, time::Duration};
+
+use operetta_core::{
+    effect::Ask,
+    port::{
+        ApiError,
+        database::{Isolation, SqlError, SqlRows, SqlValue, Transaction},
+    },
+};
+use wasmtime::component::{Accessor, Resource};
+
+use super::convert;
+use crate::{
+    bindings::operetta::operator::{
+        postgres::{
+            DatabaseError, Error, Host, HostTransaction, HostTransactionWithStore, HostWithStore, Rows, Statement,
+            Value,
+        },
+        types::Options,
+    },
+    state::{Call, Caps, State, begin},
+};
+
+/// What a handle of the resource `transaction` stands for.
+pub struct Open(Arc<dyn Transaction>);
+
+type Answer<T> = wasmtime::Result<Result<T, Error>>;
+
+impl Host for State {}
+
+impl HostWithStore<State> for Caps {
+    async fn query(accessor: &Accessor<State, Self>, database: String, statement: Statement) -> Answer<Rows> {
+        let under_way = begin(accessor, size(&statement))?;
+        let answer = async {
+            let (under_way, ask) = ready(under_way, statement)?;
+            under_way.on_main(under_way.effects.query(&database, ask)).await
+        };
+        Ok(answer.await.map(Rows::from).map_err(Error::from))
+    }
+
+    async fn execute(accessor: &Accessor<State, Self>, database: String, statement: Statement) -> Answer<u64> {
+        let under_way = begin(accessor, size(&statement))?;
+        let answer = async {
+            let (under_way, ask) = ready(under_way, statement)?;
+            under_way.on_main(under_way.effects.execute(&database, ask)).await
+        };
+        Ok(answer.await.map_err(Error::from))
+    }
+}
+
+impl HostTransactionWithStore<State> for Caps {
+    async fn begin(
+        accessor: &Accessor<State, Self>,
+        database: String,
+        deadline: Option<u64>,
+        options: Options,
+    ) -> Answer<Resource<Open>> {
+        let under_way = begin(accessor, 0)?;
+        let answer = async {
+            let under_way = under_way.map_err(too_large)?;
+            let isolation = isolation(options)?;
+            let deadline = deadline.map(Duration::from_millis);
+            let open = under_way.on_main(under_way.effects.begin(&database, isolation, deadline)).await?;
+            accessor
+                .with(|mut store| store.get().table.push(Open(Arc::from(open))))
+                .map_err(|_| SqlError::TooLarge("the reconcile holds too many open transactions; drop some".to_owned()))
+        };
+        Ok(answer.await.map_err(Error::from))
+    }
+
+    async fn query(accessor: &Accessor<State, Self>, this: Resource<Open>, statement: Statement) -> Answer<Rows> {
+        let (open, under_way) = (open(accessor, &this)?, begin(accessor, size(&statement))?);
+        let answer = async {
+            let (under_way, ask) = ready(under_way, statement)?;
+            under_way.on_main(open.query(under_way.effects.statement(ask)?)).await
+        };
+        Ok(answer.await.map(Rows::from).map_err(Error::from))
+    }
+
+    async fn execute(accessor: &Accessor<State, Self>, this: Resource<Open>, statement: Statement) -> Answer<u64> {
+        let (open, under_way) = (open(accessor, &this)?, begin(accessor, size(&statement))?);
+        let answer = async {
+            let (under_way, ask) = ready(under_way, statement)?;
+            under_way.on_main(open.execute(under_way.effects.statement(ask)?)).await
+        };
+        Ok(answer.await.map_err(Error::from))
+    }
+
+    async fn commit(accessor: &Accessor<State, Self>, this: Resource<Open>) -> Answer<()> {
+        let (open, under_way) = (open(accessor, &this)?, begin(accessor, 0)?);
+        let answer = async {
+            let under_way = under_way.map_err(too_large)?;
+            under_way.effects.count_sql(0)?;
+            under_way.on_main(open.commit()).await
+        };
+        Ok(answer.await.map_err(Error::from))
+    }
+
+    async fn rollback(accessor: &Accessor<State, Self>, this: Resource<Open>) -> Answer<()> {
+        let (open, under_way) = (open(accessor, &this)?, begin(accessor, 0)?);
+        let answer = async {
+            let under_way = under_way.map_err(too_large)?;
+            under_way.effects.count_sql(0)?;
+            under_way.on_main(open.rollback()).await
+        };
+        Ok(answer.await.map_err(Error::from))
+    }
+}
+
+impl HostTransaction for State {
+    fn drop(&mut self, this: Resource<Open>) -> wasmtime::Result<()> {
+        self.table.delete(this)?;
+        Ok(())
+    }
+}
+
+/// Out of the table, which must not be held while waiting.
+fn open(accessor: &Accessor<State, Caps>, this: &Resource<Open>) -> wasmtime::Result<Arc<dyn Transaction>> {
+    Ok(accessor.with(|mut store| store.get().table.get(this).map(|open| Arc::clone(&open.0)))?)
+}
+
+fn size(statement: &Statement) -> usize {
+    let values = statement.parameters.iter().map(|value| match value {
+        Value::Text(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        _ => 8,
+    });
+    values.sum::<usize>() + statement.sql.len()
+}
+
+fn too_large(error: ApiError) -> SqlError {
+    SqlError::TooLarge(error.to_string())
+}
+
+fn ready(under_way: Result<Call, ApiError>, statement: Statement) -> Result<(Call, Ask), SqlError> {
+    let under_way = under_way.map_err(too_large)?;
+    let mut max_rows = None;
+    convert::options(statement.options, &["max-rows"], |name, value| {
+        max_rows = Some(convert::number(name, &value, 1..=10_000)? as usize);
+        Ok(())
+    })
+    .map_err(invalid)?;
+    let parameters = statement.parameters.into_iter().map(parameter).collect::<Result<_, _>>()?;
+    let deadline = statement.deadline.map(Duration::from_millis);
+    Ok((under_way, Ask { sql: statement.sql, parameters, deadline, max_rows }))
+}
+
+fn isolation(options: Options) -> Result<Isolation, SqlError> {
+    let mut isolation = Isolation::default();
+    convert::options(options, &["isolation"], |_, value| {
+        isolation = match value.as_str() {
+            "read-committed" => Isolation::ReadCommitted,
+            "repeatable-read" => Isolation::RepeatableRead,
+            "serializable" => Isolation::Serializable,
+            _ => {
+                let why = "the option isolation has the value read-committed, repeatable-read or serializable";
+                return Err(convert::invalid(why));
+            }
+        };
+        Ok(())
+    })
+    .map_err(invalid)?;
+    Ok(isolation)
+}
+
+fn invalid(error: ApiError) -> SqlError {
+    match error {
+        ApiError::Invalid(why) => SqlError::Invalid(why),
+        other => SqlError::Invalid(other.to_string()),
+    }
+}
+
+fn parameter(value: Value) -> Result<SqlValue, SqlError> {
+    Ok(match value {
+        Value::Null => SqlValue::Null,
+        Value::Boolean(value) => SqlValue::Boolean(value),
+        Value::Integer(value) => SqlValue::Integer(value),
+        Value::Float(value) => SqlValue::Float(value),
+        Value::Text(value) => SqlValue::Text(value),
+        Value::Bytes(value) => SqlValue::Bytes(value),
+        Value::Other(detail) => {
+            let code: String = detail.code.chars().take(80).collect();
+            return Err(SqlError::Invalid(format!("this host knows no value {code:?}")));
+        }
+    })
+}
+
+impl From<SqlRows> for Rows {
+    fn from(rows: SqlRows) -> Self {
+        let value = |value| match value {
+            SqlValue::Null => Value::Null,
+            SqlValue::Boolean(value) => Value::Boolean(value),
+            SqlValue::Integer(value) => Value::Integer(value),
+            SqlValue::Float(value) => Value::Float(value),
+            SqlValue::Text(value) => Value::Text(value),
+            SqlValue::Bytes(value) => Value::Bytes(value),
+        };
+        let rows_of = rows.rows.into_iter().map(|row| row.into_iter().map(value).collect());
+        Self { columns: rows.columns, rows: rows_of.collect() }
+    }
+}
+
+impl From<SqlError> for Error {
+    fn from(error: SqlError) -> Self {
+        match error {
+            SqlError::Denied(why) => Self::Denied(why),
+            SqlError::Invalid(why) => Self::Invalid(why),
+            SqlError::Database { sqlstate, message, more } => Self::Database(DatabaseError { sqlstate, message, more }),
+            SqlError::Unsupported(why) => Self::Unsupported(why),
+            SqlError::Unavailable(why) => Self::Unavailable(why),
+            SqlError::Timeout(why) => Self::Timeout(why),
+            SqlError::TooLarge(why) => Self::TooLarge(why),
+        }
+    }
+}

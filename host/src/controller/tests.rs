@@ -1,0 +1,467 @@
+//! Controllers on fakes of the ports, with paused time.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use operetta_core::{
+    name::{AccountName, Namespace},
+    port::{Level, Log, database::NoDatabases},
+};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::*;
+use crate::{
+    channels::GrpcChannels,
+    telemetry::Metrics,
+    testing::{Cluster, Runs, SOON, World, key, parts, plugin_name, things},
+};
+
+struct Quiet;
+
+impl Log for Quiet {
+    fn enabled(&self, _: Level) -> bool {
+        false
+    }
+    fn write(&self, _: Level, _: &str, _: &str, _: &[(String, String)]) {}
+}
+
+/// A world, and what the controllers of one plugin share.
+struct Scene {
+    world: Arc<World>,
+    runs: Arc<Runs>,
+    shared: Arc<Shared>,
+    all_shares: Arc<Semaphore>,
+}
+
+fn version(world: &Arc<World>, code: Arc<dyn Reconciler>, own_share: usize) -> Version {
+    Version {
+        reconciler: code,
+        ports: Ports {
+            kubernetes: Arc::new(Cluster(world.clone())),
+            channels: Arc::new(GrpcChannels::new(&[], 1).unwrap()),
+            databases: Arc::new(NoDatabases),
+            log: Arc::new(Quiet),
+            denials: Arc::new(|_| {}),
+        },
+        scope: Scope::All,
+        own_share: Arc::new(Semaphore::new(own_share)),
+    }
+}
+
+fn shared(plugin: &str, version: Version, all_shares: &Arc<Semaphore>) -> Arc<Shared> {
+    Arc::new(Shared {
+        plugin: plugin_name(plugin),
+        version: ArcSwap::from_pointee(version),
+        policy: Arc::default(),
+        all_shares: all_shares.clone(),
+        metrics: Arc::new(Metrics::default()),
+    })
+}
+
+fn scene() -> Scene {
+    let (world, runs, all_shares) = (World::new(), Runs::new(), Arc::new(Semaphore::new(64)));
+    let shared = shared("demo", version(&world, runs.code("1"), 16), &all_shares);
+    Scene { world, runs, shared, all_shares }
+}
+
+fn account() -> ServiceAccount {
+    ServiceAccount { namespace: Namespace::parse("a").unwrap(), name: AccountName::parse("demo").unwrap() }
+}
+
+fn spec() -> manifest::Controller {
+    let resource = |resource: &str| json!({"group": "x.example.com", "version": "v1", "resource": resource});
+    serde_json::from_value(json!({"name": "main", "for": resource("things"), "owns": [resource("parts")]})).unwrap()
+}
+
+async fn watches(world: &Arc<World>, spec: &manifest::Controller) -> Watches {
+    Watches::start(&Cluster(world.clone()), &account(), &Scope::All, spec).await.unwrap()
+}
+
+impl Scene {
+    async fn start(&self) -> Controller {
+        self.start_with(spec()).await
+    }
+
+    async fn start_with(&self, spec: manifest::Controller) -> Controller {
+        Controller::start(self.shared.clone(), spec.clone(), watches(&self.world, &spec).await, None)
+    }
+}
+
+fn done() -> Result<Outcome, Failure> {
+    Ok(Outcome::AwaitChange)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_exists_what_changes_and_what_goes_is_reconciled() {
+    let scene = scene();
+    scene.world.apply(&things(), "old");
+    let controller = scene.start().await;
+    let seen = |runs: &[crate::testing::Run]| -> Vec<_> {
+        runs.iter().map(|run| (run.key.to_string(), run.there, run.cause)).collect()
+    };
+    assert_eq!(seen(&scene.runs.count(1).await), [("n/old".into(), true, Cause::Changed)]);
+    scene.world.apply(&things(), "new");
+    scene.runs.count(2).await;
+    scene.world.delete(&things(), "new");
+    assert_eq!(
+        seen(&scene.runs.count(3).await)[1..],
+        [("n/new".into(), true, Cause::Changed), ("n/new".into(), false, Cause::Changed)]
+    );
+    tokio::time::timeout(SOON, controller.synced()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_during_a_run_makes_the_object_run_again_after_it() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    let gate = Arc::new(Semaphore::new(0));
+    let wait = gate.clone();
+    scene.runs.act(move |_, _| {
+        let wait = wait.clone();
+        async move {
+            wait.acquire().await.unwrap().forget();
+            done()
+        }
+    });
+    let _controller = scene.start().await;
+    scene.runs.under_way(1).await;
+    // However many: one more run sees them all.
+    for _ in 0..3 {
+        scene.world.apply(&things(), "a");
+    }
+    gate.add_permits(10);
+    scene.runs.count(2).await;
+    // The resync, hours later, is the next.
+    let runs = scene.runs.count(3).await;
+    assert_eq!(runs[2].cause, Cause::Resync, "{runs:#?}");
+    assert_eq!(scene.runs.at_most(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_wait_longer_each_time_until_a_success_or_a_change() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    scene.runs.act(|request, _| async move {
+        if request.attempt < 4 { Err(Failure::Retryable("not yet".into())) } else { done() }
+    });
+    let _controller = scene.start().await;
+    let runs = scene.runs.count(5).await;
+    assert_eq!(runs.iter().map(|run| run.attempt).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    let waits: Vec<_> = runs.windows(2).map(|two| (two[1].began - two[0].began).as_millis()).collect();
+    for (wait, least) in waits.iter().zip([50, 100, 200, 400]) {
+        assert!((least..=least + least / 5).contains(wait), "{waits:?}");
+    }
+    // A success forgets them.
+    scene.world.apply(&things(), "a");
+    assert_eq!(scene.runs.count(6).await[5].attempt, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminal_failure_waits_for_a_change() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    scene.runs.act(|_, _| async { Err(Failure::Terminal("never".into())) });
+    let _controller = scene.start().await;
+    let first = scene.runs.count(1).await[0].began;
+    let second = scene.runs.count(2).await[1].clone();
+    assert_eq!((second.cause, second.attempt), (Cause::Resync, 0));
+    assert!(second.began - first > Duration::from_secs(35_000));
+    scene.world.apply(&things(), "a");
+    assert_eq!(scene.runs.count(3).await[2].cause, Cause::Changed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_is_looked_at_again_when_its_reconcile_asked_for_it_but_never_at_once() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    let delay = Arc::new(AtomicUsize::new(60_000));
+    let asked = delay.clone();
+    scene.runs.act(move |_, _| {
+        let delay = Duration::from_millis(asked.load(Ordering::SeqCst) as u64);
+        async move { Ok(Outcome::RequeueAfter(delay)) }
+    });
+    let _controller = scene.start().await;
+    let runs = scene.runs.count(2).await;
+    assert_eq!((runs[1].began - runs[0].began).as_secs(), 60);
+    assert_eq!(runs[1].cause, Cause::Requeued);
+    delay.store(0, Ordering::SeqCst);
+    let runs = scene.runs.count(4).await;
+    assert!(runs[3].began - runs[2].began >= SOONEST, "{runs:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owned_object_wakes_its_owner() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    scene.world.apply(&things(), "b");
+    let _controller = scene.start().await;
+    scene.runs.count(2).await;
+    scene.runs.clear();
+    scene.world.apply_owned("part", "b");
+    assert_eq!(scene.runs.count(1).await[0].key, key("b"));
+    scene.world.delete(&parts(), "part");
+    assert_eq!(scene.runs.count(2).await[1].key, key("b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_object_is_looked_at_again_at_the_resync_period() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    scene.world.apply(&things(), "b");
+    let started = Instant::now();
+    let _controller = scene.start_with(manifest::Controller { resync_seconds: 60, ..spec() }).await;
+    let runs = scene.runs.count(6).await;
+    let periods: Vec<_> = runs.iter().map(|run| (run.began - started).as_secs() / 60).collect();
+    assert_eq!(periods, [0, 0, 1, 1, 2, 2]);
+    assert_eq!(runs[5].cause, Cause::Resync);
+    scene.world.delete(&things(), "b");
+    let runs = scene.runs.count(9).await;
+    assert!(!runs[6].there && runs[7..].iter().all(|run| run.key == key("a")), "{runs:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_found_is_reconciled_once_when_all_caches_are_filled_and_not_before() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    scene.world.apply(&things(), "b");
+    scene.world.apply_owned("part", "a");
+    scene.world.silence(Some(&parts()));
+    let controller = scene.start().await;
+    assert!(tokio::time::timeout(Duration::from_mins(1), controller.synced()).await.is_err());
+    assert_eq!(scene.runs.all(), []);
+    scene.world.silence(None);
+    tokio::time::timeout(SOON, controller.synced()).await.unwrap();
+    let runs = scene.runs.count(4).await;
+    assert_eq!(runs.iter().filter(|run| run.cause == Cause::Changed).count(), 2, "{runs:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_reconciled_at_once_even_while_a_cache_is_filling_and_once_more_after() {
+    let scene = scene();
+    scene.world.silence(Some(&parts()));
+    let _controller = scene.start().await;
+    scene.world.apply(&things(), "a");
+    scene.runs.count(1).await;
+    scene.world.silence(None);
+    assert_eq!(scene.runs.count(2).await[1].cause, Cause::Changed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_vanishes_while_another_cache_is_filling_is_looked_at_too() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    scene.world.silence(Some(&parts()));
+    let _controller = scene.start().await;
+    scene.world.vanish(&things(), "a");
+    scene.world.silence(None);
+    assert!(!scene.runs.count(1).await[0].there);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_watches_lose_nothing_that_happened_between_them_and_the_old_ones() {
+    let scene = scene();
+    for name in ["stays", "goes", "waits"] {
+        scene.world.apply(&things(), name);
+    }
+    scene.runs.act(|request, _| async move {
+        if request.key == key("waits") { Ok(Outcome::RequeueAfter(Duration::from_mins(50))) } else { done() }
+    });
+    let mut controller = scene.start().await;
+    scene.runs.count(3).await;
+    scene.runs.clear();
+    // Nobody listens when this one goes.
+    scene.world.silence(Some(&things()));
+    let next = watches(&scene.world, &spec()).await;
+    controller.watch(spec(), next);
+    scene.world.has_watches(2).await;
+    scene.world.delete(&things(), "goes");
+    scene.world.apply(&things(), "comes");
+    assert_eq!(scene.runs.all(), []);
+    scene.world.silence(None);
+    tokio::time::timeout(SOON, controller.synced()).await.unwrap();
+    let mut seen: Vec<_> = scene.runs.count(4).await.iter().map(|run| (run.key.name.to_string(), run.there)).collect();
+    seen.sort();
+    assert_eq!(seen, [("comes".into(), true), ("goes".into(), false), ("stays".into(), true), ("waits".into(), true)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_other_code_took_over_all_is_looked_at_and_what_waits_does_not_wait() {
+    let scene = scene();
+    scene.world.apply(&things(), "asked");
+    scene.world.apply(&things(), "failed");
+    scene.runs.act(|request, _| async move {
+        match (request.key.name.as_str(), request.cause) {
+            (_, Cause::Resync) => done(),
+            ("asked", _) => Ok(Outcome::RequeueAfter(Duration::from_mins(50))),
+            _ => Err(Failure::Retryable("again and again".into())),
+        }
+    });
+    let controller = scene.start().await;
+    // Long enough that the next try of the one that fails is minutes away.
+    scene.runs.until("the 12th failure", |runs| runs.last().is_some_and(|run| run.attempt == 12)).await;
+    scene.runs.clear();
+    let before = Instant::now();
+    controller.look_at_all();
+    let runs = scene.runs.count(2).await;
+    assert!(runs.iter().all(|run| run.cause == Cause::Resync) && before.elapsed().as_secs() < 1, "{runs:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_lets_reconciles_in_flight_end_and_takes_no_more() {
+    let scene = scene();
+    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), 1));
+    for name in ["a", "b"] {
+        scene.world.apply(&things(), name);
+    }
+    scene.runs.act(|_, _| async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        done()
+    });
+    let controller = scene.start().await;
+    scene.runs.under_way(1).await;
+    let before = Instant::now();
+    controller.stop().await;
+    assert_eq!(before.elapsed().as_secs(), 20);
+    scene.world.apply(&things(), "a");
+    tokio::time::sleep(SOON).await;
+    assert_eq!(scene.runs.all().len(), 1);
+    assert_eq!(scene.world.watches(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_host_gives_the_key_back() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    scene.runs.act(|request, _| async move {
+        assert!(request.attempt > 1, "a panic of the host");
+        done()
+    });
+    let _controller = scene.start().await;
+    assert_eq!(scene.runs.count(1).await[0].attempt, 2);
+    let text = scene.shared.metrics.encode().unwrap();
+    for line in [
+        "operetta_reconcile_failures_total{controller=\"demo/main\",plugin=\"demo\",reason=\"HostError\"} 2",
+        "controller_runtime_active_workers{controller=\"demo/main\",plugin=\"demo\"} 0",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_run_at_once_than_the_share_of_the_plugin_and_that_of_all() {
+    for (own, all, expected) in [(3, 64, 3), (16, 5, 5)] {
+        let scene = scene();
+        scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), own));
+        let _taken = scene.all_shares.acquire_many(64 - all).await.unwrap();
+        for number in 0..40 {
+            scene.world.apply(&things(), &format!("t{number}"));
+        }
+        scene.runs.act(|_, _| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            done()
+        });
+        // Two controllers of one plugin share.
+        let mut other = spec();
+        other.name = operetta_core::name::ControllerName::parse("other").unwrap();
+        other.primary = parts();
+        other.owns.clear();
+        scene.world.apply_owned("p", "t1");
+        let (_one, _other) = (scene.start().await, scene.start_with(other).await);
+        scene.runs.until("each", |runs| runs.len() >= 41).await;
+        assert_eq!(scene.runs.at_most(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_in_one_plugin_does_not_delay_another_beyond_the_next_place_that_is_free() {
+    let scene = scene();
+    let flood = shared("flood", version(&scene.world, scene.runs.code("1"), 1_000), &scene.all_shares);
+    let _taken = scene.all_shares.acquire_many(62).await.unwrap();
+    scene.runs.act(|_, _| async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        done()
+    });
+    for number in 0..500 {
+        scene.world.apply(&parts(), &format!("p{number}"));
+    }
+    let mut flooded = spec();
+    flooded.primary = parts();
+    flooded.owns.clear();
+    let _flooded = Controller::start(flood, flooded.clone(), watches(&scene.world, &flooded).await, None);
+    let _controller = scene.start().await;
+    scene.runs.count(10).await;
+    for round in 0..5 {
+        let before = Instant::now();
+        scene.world.apply(&things(), &format!("t{round}"));
+        let name = format!("t{round}");
+        scene.runs.until("the neighbour's turn", |runs| runs.iter().any(|run| run.key == key(&name))).await;
+        assert!(before.elapsed() <= Duration::from_secs(2), "{:?}", before.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_version_does_not_wait_for_places_that_the_old_one_holds() {
+    let scene = scene();
+    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), 1));
+    let old = Arc::new(AtomicBool::new(true));
+    let hangs = old.clone();
+    scene.runs.act(move |_, _| {
+        let hangs = hangs.swap(false, Ordering::SeqCst);
+        async move {
+            if hangs {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
+            done()
+        }
+    });
+    scene.world.apply(&things(), "a");
+    scene.world.apply(&things(), "b");
+    let _controller = scene.start().await;
+    scene.runs.under_way(1).await;
+    let before = Instant::now();
+    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("2"), 1));
+    let first = scene.runs.count(1).await[0].clone();
+    assert_eq!((first.version.as_str(), first.key), ("2", key("b")));
+    assert!(before.elapsed().as_secs() < 1);
+    assert_eq!(scene.runs.count(2).await[1].version, "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_from_where_the_plugin_no_longer_works_is_let_go() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    scene.world.apply_with(&things(), "m", "b", json!({}));
+    scene.runs.act(|_, _| async { Ok(Outcome::RequeueAfter(Duration::from_mins(1))) });
+    let _controller = scene.start().await;
+    scene.runs.count(2).await;
+    scene.runs.clear();
+    let narrow = Scope::Namespaces([Namespace::parse("n").unwrap()].into());
+    let next = Version { scope: narrow, ..version(&scene.world, scene.runs.code("2"), 1) };
+    scene.shared.exchange(Policy::default(), next);
+    let runs = scene.runs.count(5).await;
+    assert!(runs.iter().all(|run| run.key == key("a")), "{runs:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_ended_from_outside_is_noticed_until_there_are_new_ones() {
+    let scene = scene();
+    scene.world.apply(&things(), "a");
+    let mut controller = scene.start().await;
+    scene.runs.count(1).await;
+    assert!(!controller.is_lost());
+    scene.world.revoke();
+    tokio::time::timeout(SOON, controller.lost()).await.unwrap();
+    scene.world.refuse(None);
+    scene.world.apply(&things(), "b");
+    controller.watch(spec(), watches(&scene.world, &spec()).await);
+    assert!(!controller.is_lost());
+    tokio::time::timeout(SOON, controller.synced()).await.unwrap();
+    scene.runs.until("what came while nobody listened", |runs| runs.iter().any(|run| run.key == key("b"))).await;
+}
+
+#[test]
+fn what_a_panic_says_is_kept() {
+    assert_eq!(told(&"text"), "text");
+    assert_eq!(told(&"owned".to_owned()), "owned");
+    assert_eq!(told(&7), "without a word");
+}

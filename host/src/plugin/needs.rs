@@ -1,0 +1,48 @@
+//! What a plugin must be granted to start: its controllers list and watch their kinds.
+
+use std::collections::BTreeMap;
+
+use operetta_core::{
+    cache::Scope,
+    grant::{Access, Grants, Verb},
+    manifest::Manifest,
+    name::{Namespace, PluginName},
+};
+
+use super::{Phase, Problem};
+
+/// Each kind must be granted in each namespace; the missing rules are told all at once, ready to paste.
+pub(super) fn check(plugin: &PluginName, manifest: &Manifest, grants: &Grants, scope: &Scope) -> Result<(), Problem> {
+    let places: Vec<Option<&Namespace>> = match scope {
+        Scope::All => vec![None],
+        Scope::Namespaces(set) if set.is_empty() => {
+            let text =
+                "no namespace is left: the host's --namespace and the document's spec.namespaces have none in common";
+            return Err(Problem::lasting(Phase::Grant, &text));
+        }
+        Scope::Namespaces(set) => set.iter().map(Some).collect(),
+    };
+    let mut missing = BTreeMap::new();
+    for resource in manifest.controllers.iter().flat_map(|controller| controller.kinds()) {
+        for namespace in &places {
+            for verb in [Verb::List, Verb::Watch] {
+                let access = Access { verb, resource, subresource: None, namespace: *namespace, name: None };
+                if let Err(denial) = grants.check(&access) {
+                    missing.insert(denial.what, denial.yaml);
+                }
+            }
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let (what, yaml): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
+    Err(Problem::lasting(
+        Phase::Grant,
+        &format!(
+            "its controllers need what is not granted: {}; to allow it, add to spec.grants.rules of {plugin}.yaml:\n{}",
+            what.join(", "),
+            yaml.join("\n")
+        ),
+    ))
+}

@@ -1,0 +1,228 @@
+//! The metrics as a dashboard sees them. `UPDATE_EXPECT=1 cargo test` rewrites the list.
+
+use std::collections::BTreeSet;
+
+use expect_test::expect;
+use operetta_core::{
+    backoff::Backoff,
+    name::ControllerName,
+    queue::{Next, Priority},
+    reconcile::Cause,
+};
+use tokio::time::advance;
+
+use super::*;
+
+struct Scene {
+    metrics: Arc<Metrics>,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    controller: Arc<ControllerMetrics>,
+}
+
+fn caller() -> Caller {
+    Caller { plugin: PluginName::parse("demo").unwrap(), controller: ControllerName::parse("main").unwrap() }
+}
+
+fn scene() -> Scene {
+    let metrics = Arc::new(Metrics::default());
+    let queue = Arc::new(WorkQueue::new(Backoff::default()));
+    let controller = metrics.controller(&caller(), &queue, &Arc::default());
+    Scene { metrics, queue, controller }
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::parse(Some("n"), name).unwrap()
+}
+
+impl Scene {
+    fn value(&self, series: &str) -> Option<f64> {
+        let text = self.metrics.encode().unwrap();
+        text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    /// Of the controller's series of this name.
+    fn of(&self, name: &str) -> Option<f64> {
+        self.value(&format!("{name}{{controller=\"demo/main\",plugin=\"demo\"}}"))
+    }
+
+    /// Of its queue's.
+    fn of_queue(&self, name: &str) -> Option<f64> {
+        self.value(&format!("{name}{{controller=\"demo/main\",name=\"demo/main\",plugin=\"demo\"}}"))
+    }
+}
+
+/// Name, type and labels of each metric.
+fn listed(text: &str) -> String {
+    let mut list = BTreeSet::new();
+    let mut kind = "";
+    for line in text.lines() {
+        if let Some(typed) = line.strip_prefix("# TYPE ") {
+            kind = typed.split_once(' ').unwrap().1;
+        }
+        if line.starts_with('#') {
+            continue;
+        }
+        let series = line.rsplit_once(' ').unwrap().0;
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let labels: Vec<_> = labels.split(',').filter_map(|label| Some(label.split_once('=')?.0)).collect();
+        list.insert(format!("{name} {kind} {}", labels.join(",")).trim_end().to_owned());
+    }
+    list.into_iter().collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
+    let scene = scene();
+    scene.metrics.used(&caller(), Duration::from_millis(3), 1 << 20);
+    let result = Err(Failure::Retryable("no".into()));
+    scene.controller.begin(Duration::ZERO).end(&result, Duration::from_millis(5));
+    let plugin = scene.metrics.plugin(&caller().plugin);
+    plugin.loaded("1.0.0", "abc", None);
+    plugin.load_failed();
+    plugin.denied();
+    expect![[r#"
+        controller_runtime_active_workers gauge controller,plugin
+        controller_runtime_max_concurrent_reconciles gauge controller,plugin
+        controller_runtime_reconcile_errors_total counter controller,plugin
+        controller_runtime_reconcile_panics_total counter controller,plugin
+        controller_runtime_reconcile_time_seconds_bucket histogram le,controller,plugin
+        controller_runtime_reconcile_time_seconds_count histogram controller,plugin
+        controller_runtime_reconcile_time_seconds_sum histogram controller,plugin
+        controller_runtime_reconcile_timeouts_total counter controller,plugin
+        controller_runtime_reconcile_total counter controller,plugin,result
+        controller_runtime_terminal_reconcile_errors_total counter controller,plugin
+        operetta_denials_total counter plugin
+        operetta_plugin_info gauge plugin,version,digest
+        operetta_plugin_loads_total counter plugin,result
+        operetta_reconcile_cpu_seconds_total counter controller,plugin
+        operetta_reconcile_failures_total counter controller,plugin,reason
+        operetta_reconcile_memory_bytes gauge controller,plugin
+        process_cpu_seconds_total counter
+        process_resident_memory_bytes gauge
+        process_start_time_seconds gauge
+        workqueue_adds_total counter controller,name,plugin
+        workqueue_depth gauge controller,name,plugin
+        workqueue_longest_running_processor_seconds gauge controller,name,plugin
+        workqueue_queue_duration_seconds_bucket histogram le,controller,name,plugin
+        workqueue_queue_duration_seconds_count histogram controller,name,plugin
+        workqueue_queue_duration_seconds_sum histogram controller,name,plugin
+        workqueue_retries_total counter controller,name,plugin
+        workqueue_unfinished_work_seconds gauge controller,name,plugin
+        workqueue_work_duration_seconds_bucket histogram le,controller,name,plugin
+        workqueue_work_duration_seconds_count histogram controller,name,plugin
+        workqueue_work_duration_seconds_sum histogram controller,name,plugin"#]]
+    .assert_eq(&listed(&scene.metrics.encode().unwrap()));
+}
+
+#[tokio::test]
+async fn the_series_of_a_controller_begin_with_zero() {
+    let scene = scene();
+    for result in ["success", "error", "requeue_after"] {
+        let series = format!(
+            "controller_runtime_reconcile_total{{controller=\"demo/main\",plugin=\"demo\",result=\"{result}\"}}"
+        );
+        assert_eq!(scene.value(&series), Some(0.0), "{series}");
+    }
+    for name in ["reconcile_errors", "terminal_reconcile_errors", "reconcile_panics", "reconcile_timeouts"] {
+        assert_eq!(scene.of(&format!("controller_runtime_{name}_total")), Some(0.0), "{name}");
+    }
+    assert_eq!(scene.of("controller_runtime_max_concurrent_reconciles"), Some(16.0));
+}
+
+#[tokio::test]
+async fn each_outcome_is_counted_where_it_belongs() {
+    let scene = scene();
+    let results = [
+        Ok(Outcome::AwaitChange),
+        Ok(Outcome::RequeueAfter(Duration::from_secs(1))),
+        Err(Failure::Terminal(String::new())),
+        Err(Failure::Trap(String::new())),
+        Err(Failure::Deadline(Duration::from_secs(1))),
+        Err(Failure::Retryable(String::new())),
+    ];
+    for result in &results {
+        scene.controller.begin(Duration::ZERO).end(result, Duration::from_millis(1));
+    }
+    let result = |result: &str| {
+        scene.value(&format!(
+            "controller_runtime_reconcile_total{{controller=\"demo/main\",plugin=\"demo\",result=\"{result}\"}}"
+        ))
+    };
+    assert_eq!(["success", "requeue_after", "error"].map(result), [Some(1.0), Some(1.0), Some(4.0)]);
+    for (name, count) in [
+        ("controller_runtime_reconcile_errors_total", 4.0),
+        ("controller_runtime_terminal_reconcile_errors_total", 1.0),
+        ("controller_runtime_reconcile_panics_total", 1.0),
+        ("controller_runtime_reconcile_timeouts_total", 1.0),
+        ("controller_runtime_reconcile_time_seconds_count", 6.0),
+    ] {
+        assert_eq!(scene.of(name), Some(count), "{name}");
+    }
+    assert_eq!(scene.of_queue("workqueue_work_duration_seconds_count"), Some(6.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_tells_what_waits_what_runs_and_for_how_long() {
+    let scene = scene();
+    for name in ["a", "b", "c"] {
+        scene.queue.add(key(name), Priority::Live, Cause::Changed);
+    }
+    let first = scene.queue.try_next().unwrap();
+    let one = scene.controller.begin(first.waited);
+    advance(Duration::from_secs(2)).await;
+    let second = scene.queue.try_next().unwrap();
+    let other = scene.controller.begin(second.waited);
+    advance(Duration::from_secs(3)).await;
+    let told = |names: [&str; 4]| names.map(|name| scene.of_queue(name).unwrap());
+    let names = [
+        "workqueue_depth",
+        "workqueue_adds_total",
+        "workqueue_unfinished_work_seconds",
+        "workqueue_longest_running_processor_seconds",
+    ];
+    assert_eq!(told(names), [1.0, 3.0, 8.0, 5.0]);
+    assert_eq!(scene.of("controller_runtime_active_workers"), Some(2.0));
+    assert_eq!(scene.of_queue("workqueue_queue_duration_seconds_sum"), Some(2.0));
+    // One ends, and one is lost without a word.
+    one.end(&Err(Failure::Retryable(String::new())), Duration::from_secs(5));
+    scene.queue.done(&first.key, Next::Retry);
+    drop(other);
+    assert_eq!(told(names), [1.0, 3.0, 0.0, 0.0]);
+    assert_eq!(scene.of_queue("workqueue_retries_total"), Some(1.0));
+    assert_eq!(scene.of("controller_runtime_active_workers"), Some(0.0));
+}
+
+#[tokio::test]
+async fn a_controller_that_is_gone_leaves_counters_and_no_gauges() {
+    let scene = scene();
+    scene.metrics.used(&caller(), Duration::from_millis(3), 1 << 20);
+    // Its successor, as after an exchange to another kind.
+    let queue = Arc::new(WorkQueue::new(Backoff::default()));
+    let next = scene.metrics.controller(&caller(), &queue, &Arc::default());
+    queue.add(key("a"), Priority::Live, Cause::Changed);
+    scene.queue.add(key("b"), Priority::Live, Cause::Changed);
+    assert_eq!(scene.of_queue("workqueue_depth"), Some(2.0));
+    let Scene { metrics, queue: old, controller } = scene;
+    drop(controller);
+    let scene = Scene { metrics, queue: old, controller: next };
+    assert_eq!(scene.of_queue("workqueue_depth"), Some(1.0));
+    let Scene { metrics, controller, .. } = scene;
+    drop(controller);
+    let text = metrics.encode().unwrap();
+    assert!(!text.contains("workqueue_depth{") && !text.contains("memory_bytes{controller"), "{text}");
+    assert!(text.contains("controller_runtime_reconcile_total{"));
+}
+
+#[test]
+fn the_process_tells_what_every_process_tells() {
+    let text = Metrics::default().encode().unwrap();
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
+    };
+    assert!(value("process_cpu_seconds_total") > 0.0);
+    assert!(value("process_start_time_seconds") > 1e9);
+    if cfg!(target_os = "linux") {
+        assert!(value("process_resident_memory_bytes") > 1e6);
+    }
+}

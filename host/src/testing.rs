@@ -1,0 +1,516 @@
+//! A world without wasmtime and without a cluster: fakes of the core's ports, of which tests see every reconcile and every watch.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use operetta_core::{
+    cache::{Cached, Change, Informers, KindInfo, Scope, Subscription},
+    effect::Effects,
+    manifest::Manifest,
+    name::{Digest, Namespace, PluginName, ServiceAccount, Subresource},
+    port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch},
+    reconcile::{Cause, Failure, Outcome, Reconciler, Request},
+    resource::{ObjectKey, Resource},
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time::{Instant, timeout},
+};
+
+use crate::plugin::{Code, Identities, LastGood, Loader, Phase, Problem};
+
+/// Longer than anything takes. Where time is paused, it passes only when nobody has anything to do.
+pub const SOON: Duration = Duration::from_hours(24);
+
+/// Waits until it is so.
+pub async fn eventually(what: &str, so: impl Fn() -> bool) {
+    let wait = async {
+        while !so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(SOON, wait).await.unwrap_or_else(|_| panic!("{what} never came"));
+}
+
+pub fn things() -> Resource {
+    Resource::parse("x.example.com", "v1", "things").unwrap()
+}
+
+pub fn parts() -> Resource {
+    Resource::parse("x.example.com", "v1", "parts").unwrap()
+}
+
+pub fn key(name: &str) -> ObjectKey {
+    ObjectKey::parse(Some("n"), name).unwrap()
+}
+
+pub fn plugin_name(name: &str) -> PluginName {
+    PluginName::parse(name).unwrap()
+}
+
+/// The objects of a cluster, and who watches them.
+pub struct World {
+    state: Mutex<State>,
+    /// Something about the watches changed.
+    changed: Notify,
+    /// How many subscriptions there were.
+    pub subscriptions: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<(String, ObjectKey), Arc<Cached>>,
+    watches: Vec<Watch>,
+    versions: u64,
+    refusal: Option<ApiError>,
+    /// Subscriptions to this kind tell nothing until it is taken away.
+    silent: Option<Resource>,
+}
+
+struct Watch {
+    account: ServiceAccount,
+    resource: Resource,
+    scope: Scope,
+    sender: mpsc::UnboundedSender<Change>,
+    alive: Arc<AtomicBool>,
+    told: bool,
+}
+
+struct Guard {
+    world: Arc<World>,
+    alive: Arc<AtomicBool>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.alive.store(false, Ordering::SeqCst);
+        self.world.changed.notify_waiters();
+    }
+}
+
+impl Watch {
+    fn tell_all(&mut self, objects: &BTreeMap<(String, ObjectKey), Arc<Cached>>) {
+        self.told = true;
+        for ((_, key), object) in objects.iter().filter(|((resource, key), _)| self.wants(resource, key)) {
+            let new = Some(object.clone());
+            let _ = self.sender.send(Change::Object { key: key.clone(), old: None, new, initial: true });
+        }
+        let _ = self.sender.send(Change::Synced);
+    }
+
+    fn wants(&self, resource: &str, key: &ObjectKey) -> bool {
+        self.resource.to_string() == resource && self.scope.contains(key.namespace.as_ref())
+    }
+}
+
+impl World {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), changed: Notify::new(), subscriptions: AtomicUsize::new(0) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Makes or changes an object of namespace `n`.
+    pub fn apply(&self, resource: &Resource, name: &str) {
+        self.apply_with(resource, "n", name, json!({}));
+    }
+
+    /// A part that belongs to a thing.
+    pub fn apply_owned(&self, name: &str, owner: &str) {
+        let owner =
+            json!({"apiVersion": "x.example.com/v1", "kind": "Thing", "name": owner, "uid": "u", "controller": true});
+        self.apply_with(&parts(), "n", name, json!({"ownerReferences": [owner]}));
+    }
+
+    pub fn apply_with(&self, resource: &Resource, namespace: &str, name: &str, metadata: Value) {
+        let mut state = self.state();
+        state.versions += 1;
+        let mut whole =
+            json!({"name": name, "namespace": namespace, "uid": "u", "resourceVersion": state.versions.to_string()});
+        whole.as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+        let (key, cached) = Cached::of(json!({"metadata": whole})).unwrap();
+        let new = Arc::new(cached);
+        let old = state.objects.insert((resource.to_string(), key.clone()), new.clone());
+        state.tell(resource, &key, old, Some(new));
+    }
+
+    pub fn delete(&self, resource: &Resource, name: &str) {
+        let mut state = self.state();
+        let old = state.objects.remove(&(resource.to_string(), key(name)));
+        state.tell(resource, &key(name), old, None);
+    }
+
+    /// An object went while its watch was interrupted, and the next list no longer has it.
+    pub fn vanish(&self, resource: &Resource, name: &str) {
+        let state = &mut *self.state();
+        let old = state.objects.remove(&(resource.to_string(), key(name)));
+        for watch in state.watches.iter().filter(|watch| watch.told && watch.wants(&resource.to_string(), &key(name))) {
+            let _ = watch.sender.send(Change::Object { key: key(name), old: old.clone(), new: None, initial: true });
+        }
+    }
+
+    /// From now on nobody may watch, and who does is told no more.
+    pub fn revoke(&self) {
+        let mut state = self.state();
+        state.refusal = Some(ApiError::Forbidden("the account may not watch".into()));
+        state.watches.clear();
+    }
+
+    /// No subscription succeeds from now on, or each does again.
+    pub fn refuse(&self, refusal: Option<ApiError>) {
+        self.state().refusal = refusal;
+    }
+
+    /// Subscriptions to this kind tell nothing from now on, or what they have to tell.
+    pub fn silence(&self, resource: Option<&Resource>) {
+        let state = &mut *self.state();
+        state.silent = resource.cloned();
+        if resource.is_none() {
+            state.watches.iter_mut().filter(|watch| !watch.told).for_each(|watch| watch.tell_all(&state.objects));
+        }
+    }
+
+    /// The watches that run: account, kind and scope.
+    pub fn watches(&self) -> Vec<(String, String, Scope)> {
+        let state = self.state();
+        let alive = state.watches.iter().filter(|watch| watch.alive.load(Ordering::SeqCst));
+        let mut all: Vec<_> =
+            alive.map(|w| (w.account.to_string(), w.resource.resource().to_owned(), w.scope.clone())).collect();
+        all.sort_by_key(|(account, resource, _)| (account.clone(), resource.clone()));
+        all
+    }
+
+    /// Waits until so many watches run.
+    pub async fn has_watches(&self, count: usize) {
+        let wait = async {
+            loop {
+                let changed = self.changed.notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable();
+                if self.watches().len() == count {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        timeout(SOON, wait).await.unwrap_or_else(|_| panic!("watches: {:?}", self.watches()));
+    }
+}
+
+impl State {
+    fn tell(&mut self, resource: &Resource, key: &ObjectKey, old: Option<Arc<Cached>>, new: Option<Arc<Cached>>) {
+        let change = Change::Object { key: key.clone(), old, new, initial: false };
+        for watch in self.watches.iter().filter(|watch| watch.told && watch.wants(&resource.to_string(), key)) {
+            let _ = watch.sender.send(change.clone());
+        }
+    }
+}
+
+/// A world as its plugins see it.
+pub struct Cluster(pub Arc<World>);
+
+#[async_trait]
+impl Informers for Cluster {
+    async fn subscribe(
+        &self,
+        account: &ServiceAccount,
+        resource: &Resource,
+        scope: &Scope,
+    ) -> Result<Subscription, ApiError> {
+        // As over a network: everybody else goes first.
+        tokio::task::yield_now().await;
+        let state = &mut *self.0.state();
+        if let Some(refusal) = &state.refusal {
+            return Err(refusal.clone());
+        }
+        let (sender, changes) = mpsc::unbounded_channel();
+        let alive = Arc::new(AtomicBool::new(true));
+        let (account, resource, scope) = (account.clone(), resource.clone(), scope.clone());
+        let silent = state.silent.as_ref() == Some(&resource);
+        let mut watch = Watch { account, resource, scope, sender, alive: alive.clone(), told: false };
+        if !silent {
+            watch.tell_all(&state.objects);
+        }
+        let kind =
+            KindInfo { kind: if watch.resource == things() { "Thing" } else { "Part" }.into(), namespaced: true };
+        state.watches.push(watch);
+        self.0.subscriptions.fetch_add(1, Ordering::SeqCst);
+        self.0.changed.notify_waiters();
+        let guard = Box::new(Guard { world: self.0.clone(), alive });
+        Ok(Subscription { kind: watch::channel(Some(kind)).1, changes, guard })
+    }
+}
+
+fn not_here<T>() -> Result<T, ApiError> {
+    Err(ApiError::Unavailable("not in this world".into()))
+}
+
+#[async_trait]
+impl Kubernetes for Cluster {
+    async fn get(&self, _: &Caller, resource: &Resource, key: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
+        tokio::task::yield_now().await;
+        let object = self.0.state().objects.get(&(resource.to_string(), key.clone())).cloned();
+        object.map(|object| object.json.clone()).ok_or_else(|| ApiError::NotFound(key.to_string()))
+    }
+    async fn list(&self, _: &Caller, _: &Resource, _: &ListOptions) -> Result<Page, ApiError> {
+        not_here()
+    }
+    async fn create(&self, _: &Caller, _: &Resource, _: Option<&Namespace>, _: String) -> Result<Arc<str>, ApiError> {
+        not_here()
+    }
+    async fn patch(
+        &self,
+        _: &Caller,
+        _: &Resource,
+        _: &ObjectKey,
+        _: Option<&Subresource>,
+        _: Patch,
+    ) -> Result<Arc<str>, ApiError> {
+        not_here()
+    }
+    async fn replace(
+        &self,
+        _: &Caller,
+        _: &Resource,
+        _: &ObjectKey,
+        _: Option<&Subresource>,
+        _: String,
+    ) -> Result<Arc<str>, ApiError> {
+        not_here()
+    }
+    async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<(), ApiError> {
+        not_here()
+    }
+    async fn publish(&self, _: &Caller, _: Event) -> Result<(), ApiError> {
+        not_here()
+    }
+}
+
+#[async_trait]
+impl Identities for Cluster {
+    async fn port(&self, _: &PluginName, _: &ServiceAccount, _: &Scope) -> Result<Arc<dyn Kubernetes>, ApiError> {
+        tokio::task::yield_now().await;
+        Ok(Arc::new(Self(self.0.clone())))
+    }
+}
+
+/// One reconcile that ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// Of the code.
+    pub version: String,
+    pub plugin: String,
+    pub key: ObjectKey,
+    /// Whether the object was there.
+    pub there: bool,
+    pub attempt: u32,
+    pub cause: Cause,
+    pub began: Instant,
+}
+
+type Act = dyn Fn(Request, Arc<Effects>) -> BoxFuture<'static, Result<Outcome, Failure>> + Send + Sync;
+
+/// All reconciles of a test, as they end, and what they do.
+pub struct Runs {
+    ended: watch::Sender<Vec<Run>>,
+    act: Mutex<Arc<Act>>,
+    under_way: Mutex<HashSet<(String, ObjectKey)>>,
+    /// What ran twice at a time, which nothing may.
+    twice: Mutex<Option<(String, ObjectKey)>>,
+    /// How many run now, and how many did at most.
+    now: watch::Sender<usize>,
+    at_most: AtomicUsize,
+}
+
+impl Runs {
+    /// Reconciles that do nothing.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            ended: watch::Sender::new(Vec::new()),
+            act: Mutex::new(Arc::new(|_, _| Box::pin(async { Ok(Outcome::AwaitChange) }))),
+            under_way: Mutex::default(),
+            twice: Mutex::default(),
+            now: watch::Sender::new(0),
+            at_most: AtomicUsize::new(0),
+        })
+    }
+
+    /// From now on they do this.
+    pub fn act<F>(&self, act: impl Fn(Request, Arc<Effects>) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Result<Outcome, Failure>> + Send + 'static,
+    {
+        *self.act.lock().unwrap() = Arc::new(move |request, effects| Box::pin(act(request, effects)));
+    }
+
+    /// Code that records its reconciles under this version.
+    pub fn code(self: &Arc<Self>, version: &str) -> Arc<dyn Reconciler> {
+        Arc::new(Versioned { version: version.to_owned(), runs: self.clone() })
+    }
+
+    /// Those that ended.
+    pub fn all(&self) -> Vec<Run> {
+        assert_eq!(*self.twice.lock().unwrap(), None, "ran twice at a time");
+        self.ended.borrow().clone()
+    }
+
+    /// Forgets those that ended.
+    pub fn clear(&self) {
+        self.ended.send_replace(Vec::new());
+    }
+
+    /// Waits until those that ended are so.
+    pub async fn until(&self, what: &str, so: impl Fn(&[Run]) -> bool) -> Vec<Run> {
+        let mut ended = self.ended.subscribe();
+        let seen = timeout(SOON, ended.wait_for(|runs| so(runs))).await.map(|seen| seen.unwrap().clone());
+        let all = self.all();
+        seen.unwrap_or_else(|_| panic!("{what} never came; {all:#?}"))
+    }
+
+    /// Waits until so many have ended.
+    pub async fn count(&self, count: usize) -> Vec<Run> {
+        self.until(&format!("run {count}"), |runs| runs.len() >= count).await
+    }
+
+    /// Waits until so many are under way.
+    pub async fn under_way(&self, count: usize) {
+        let mut now = self.now.subscribe();
+        timeout(SOON, now.wait_for(|now| *now == count)).await.expect("so many are under way").unwrap();
+    }
+
+    /// How many were under way at most.
+    pub fn at_most(&self) -> usize {
+        self.at_most.load(Ordering::SeqCst)
+    }
+}
+
+struct Versioned {
+    version: String,
+    runs: Arc<Runs>,
+}
+
+/// Under way until dropped.
+struct UnderWay<'a> {
+    runs: &'a Runs,
+    place: (String, ObjectKey),
+}
+
+impl<'a> UnderWay<'a> {
+    fn new(runs: &'a Runs, place: (String, ObjectKey)) -> Self {
+        if runs.under_way.lock().unwrap().replace(place.clone()).is_some() {
+            *runs.twice.lock().unwrap() = Some(place.clone());
+        }
+        runs.now.send_modify(|now| *now += 1);
+        runs.at_most.fetch_max(*runs.now.borrow(), Ordering::SeqCst);
+        Self { runs, place }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.runs.under_way.lock().unwrap().remove(&self.place);
+        self.runs.now.send_modify(|now| *now -= 1);
+    }
+}
+
+#[async_trait]
+impl Reconciler for Versioned {
+    async fn reconcile(&self, request: Request, effects: Arc<Effects>) -> Result<Outcome, Failure> {
+        let plugin = effects.caller().plugin.to_string();
+        let run = Run {
+            version: self.version.clone(),
+            plugin: plugin.clone(),
+            key: request.key.clone(),
+            there: request.object.is_some(),
+            attempt: request.attempt,
+            cause: request.cause,
+            began: Instant::now(),
+        };
+        let under_way = UnderWay::new(&self.runs, (plugin, request.key.clone()));
+        let act = self.runs.act.lock().unwrap().clone();
+        let result = act(request, effects).await;
+        drop(under_way);
+        self.runs.ended.send_modify(|ended| ended.push(run));
+        result
+    }
+}
+
+/// A component of this world is the JSON of its manifest.
+pub fn component(version: &str, change: impl FnOnce(&mut Value)) -> Bytes {
+    let mut manifest = json!({
+        "manifestVersion": 1, "name": "demo", "version": version,
+        "controllers": [{"name": "main", "for": {"group": "x.example.com", "version": "v1", "resource": "things"}}]
+    });
+    change(&mut manifest);
+    manifest.to_string().into()
+}
+
+/// Loads the components of this world.
+pub struct Components {
+    pub runs: Arc<Runs>,
+    /// Of all tries.
+    pub loads: AtomicUsize,
+    /// What is wrong with the host at the moment.
+    pub trouble: Mutex<Option<Problem>>,
+    /// A component with "slow" in it waits for this.
+    pub gate: watch::Sender<bool>,
+}
+
+impl Components {
+    pub fn new(runs: Arc<Runs>) -> Arc<Self> {
+        Arc::new(Self { runs, loads: AtomicUsize::new(0), trouble: Mutex::default(), gate: watch::Sender::new(true) })
+    }
+
+    pub fn loads(&self) -> usize {
+        self.loads.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Loader for Components {
+    async fn load(&self, wasm: Bytes) -> Result<Code, Problem> {
+        self.loads.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        if let Some(trouble) = &*self.trouble.lock().unwrap() {
+            return Err(trouble.clone());
+        }
+        let text = String::from_utf8_lossy(&wasm);
+        if text.contains("slow") {
+            let _ = self.gate.subscribe().wait_for(|open| *open).await;
+        }
+        let manifest = Manifest::parse(&text).map_err(|e| Problem::lasting(Phase::Describe, &e))?;
+        Ok(Code {
+            digest: Digest::of(&wasm),
+            reconciler: self.runs.code(&manifest.version),
+            manifest: Arc::new(manifest),
+        })
+    }
+}
+
+/// What ran last, in memory.
+#[derive(Default)]
+pub struct Memory(pub Mutex<HashMap<String, Bytes>>);
+
+impl LastGood for Memory {
+    fn keep(&self, plugin: &PluginName, _: &Digest, wasm: &[u8]) {
+        self.0.lock().unwrap().insert(plugin.to_string(), Bytes::copy_from_slice(wasm));
+    }
+    fn recall(&self, plugin: &PluginName) -> Option<Bytes> {
+        self.0.lock().unwrap().get(plugin.as_str()).cloned()
+    }
+    fn forget(&self, plugin: &PluginName) {
+        self.0.lock().unwrap().remove(plugin.as_str());
+    }
+}

@@ -1,0 +1,244 @@
+//! The host's pools against a real PostgreSQL: values, errors, limits, transactions, and what is left of a session.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use operetta::databases::DatabasePools;
+use operetta_core::{
+    limit::Limits,
+    name::DatabaseName,
+    port::database::{Databases, Isolation, SqlError, SqlStatement, SqlValue},
+};
+use operetta_tests::{control_plane::run_dir::RunDir, eventually, postgres::Postgres};
+
+const SOON: Duration = Duration::from_secs(20);
+
+struct Scene {
+    server: Postgres,
+    run: RunDir,
+    name: DatabaseName,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let run = RunDir::create().unwrap();
+        Self { server: Postgres::start(&run).await.unwrap(), run, name: DatabaseName::parse("people").unwrap() }
+    }
+
+    fn pools(&self, connections: u32) -> DatabasePools {
+        self.pools_with(connections, &[])
+    }
+
+    fn pools_with(&self, connections: u32, instead: &[(&str, &str)]) -> DatabasePools {
+        let environment = self.server.environment();
+        let variable = |name: &str| {
+            let other = instead.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+            other.or_else(|| environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()))
+        };
+        let spec = operetta_api::Database {
+            name: self.name.clone(),
+            env: "PSQL".to_owned(),
+            tls: false,
+            connections: Some(connections),
+        };
+        DatabasePools::new(&[spec], &Limits::default(), variable).unwrap()
+    }
+}
+
+fn ask(sql: &str, parameters: Vec<SqlValue>) -> SqlStatement {
+    SqlStatement { sql: sql.to_owned(), parameters, deadline: SOON, max_rows: 10, max_bytes: 10_000 }
+}
+
+fn text(text: &str) -> SqlValue {
+    SqlValue::Text(text.to_owned())
+}
+
+#[tokio::test]
+async fn values_go_there_and_come_back() {
+    let scene = Scene::new().await;
+    let pools = scene.pools(2);
+    let values = vec![
+        SqlValue::Null,
+        SqlValue::Boolean(true),
+        SqlValue::Integer(i64::MIN),
+        SqlValue::Float(0.1),
+        text("it's \"quoted\"; 学生"),
+        SqlValue::Bytes(vec![0, 1, 255]),
+    ];
+    let sql = "SELECT $1::text AS a, $2 AS b, $3 AS c, $4 AS d, $5 AS e, $6 AS f";
+    let answer = pools.query(&scene.name, ask(sql, values.clone())).await.unwrap();
+    assert_eq!((answer.columns.join(""), answer.rows), ("abcdef".to_owned(), vec![values]));
+    let sql = "SELECT 1::int2, 2::int4, 0.5::float4, 'x'::varchar, 'y'::char(2), '{\"a\": 1}'::jsonb, \
+               '00112233-4455-6677-8899-aabbccddeeff'::uuid";
+    let answer = pools.query(&scene.name, ask(sql, vec![])).await.unwrap();
+    let mut expected = vec![SqlValue::Integer(1), SqlValue::Integer(2), SqlValue::Float(0.5)];
+    expected.extend(["x", "y ", "{\"a\": 1}", "00112233-4455-6677-8899-aabbccddeeff"].map(text));
+    assert_eq!(answer.rows, [expected]);
+
+    scene.server.sql("CREATE TYPE mood AS ENUM ('glad'); CREATE TABLE t (m mood, n int2, d date)").await.unwrap();
+    let sql = "INSERT INTO t VALUES ($1, $2, $3)";
+    let row = |n| ask(sql, vec![text("glad"), SqlValue::Integer(n), text("2026-01-01")]);
+    assert_eq!(pools.execute(&scene.name, row(7)).await, Ok(1));
+    let answer = pools.query(&scene.name, ask("SELECT m, n, d::text FROM t", vec![])).await.unwrap();
+    assert_eq!(answer.rows, [[text("glad"), SqlValue::Integer(7), text("2026-01-01")]]);
+    let unsupported = pools.query(&scene.name, ask("SELECT d FROM t", vec![])).await.unwrap_err();
+    assert_eq!(unsupported.to_string(), "unsupported: column \"d\" is of type date; cast it, such as \"d\"::text");
+    for (statement, state) in [
+        (row(70_000), "22003"),
+        (ask(sql, vec![text("sad"), SqlValue::Null, SqlValue::Null]), "22P02"),
+        (ask("SELECT 1; DROP TABLE t", vec![]), "42601"),
+        (ask("SELECT * FROM nowhere", vec![]), "42P01"),
+        (ask("SELECT $1::int8", vec![text("x")]), "22P02"),
+    ] {
+        let error = pools.execute(&scene.name, statement).await.unwrap_err();
+        assert!(matches!(&error, SqlError::Database { sqlstate, .. } if sqlstate == state), "{error}");
+    }
+    // Only an answer of those that failed is lost, never the connection.
+    let answer = pools.query(&scene.name, ask("SELECT count(*) FROM t", vec![])).await.unwrap();
+    assert_eq!(answer.rows, [[SqlValue::Integer(1)]]);
+}
+
+#[tokio::test]
+async fn answers_and_times_are_limited_and_what_is_cut_off_is_cancelled() {
+    let scene = Scene::new().await;
+    let pools = scene.pools(1);
+    let error = pools.query(&scene.name, ask("SELECT generate_series(1, 1000000000)", vec![])).await.unwrap_err();
+    assert!(matches!(&error, SqlError::TooLarge(why) if why.contains("10 rows")), "{error}");
+    let error = pools.query(&scene.name, ask("SELECT repeat('x', 20000)", vec![])).await.unwrap_err();
+    assert!(matches!(&error, SqlError::TooLarge(why) if why.contains("10000 bytes")), "{error}");
+    let short = |sql| SqlStatement { deadline: Duration::from_millis(300), ..ask(sql, vec![]) };
+    let began = Instant::now();
+    let error = pools.query(&scene.name, short("SELECT pg_sleep(60)")).await.unwrap_err();
+    assert!(matches!(error, SqlError::Timeout(_)) && began.elapsed() < Duration::from_secs(10), "{error}");
+    // The one connection was replaced, and nothing runs on in the server.
+    pools.query(&scene.name, ask("SELECT 1", vec![])).await.unwrap();
+    let running = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND application_name = 'operetta'";
+    eventually("what was cut off has ended", SOON, async || {
+        let count = scene.server.sql(running).await?;
+        anyhow::ensure!(count == [["0"]], "{count:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let busy = pools.begin(&scene.name, Isolation::default(), SOON).await.unwrap();
+    let error = pools.query(&scene.name, short("SELECT 1")).await.unwrap_err();
+    assert!(matches!(&error, SqlError::Timeout(why) if why.contains("no connection")), "{error}");
+    drop(busy);
+}
+
+#[tokio::test]
+async fn a_transaction_lasts_only_when_it_is_committed_and_whole() {
+    let scene = Scene::new().await;
+    let pools = scene.pools(2);
+    scene.server.sql("CREATE TABLE t (n bigint PRIMARY KEY)").await.unwrap();
+    let begin = async || pools.begin(&scene.name, Isolation::Serializable, SOON).await.unwrap();
+    let insert = |n| ask("INSERT INTO t VALUES ($1)", vec![SqlValue::Integer(n)]);
+    let rows = async || scene.server.sql("SELECT n FROM t ORDER BY n").await.unwrap();
+
+    let transaction = begin().await;
+    assert_eq!(transaction.execute(insert(1)).await, Ok(1));
+    let seen = transaction.query(ask("SELECT n FROM t", vec![])).await.unwrap();
+    assert_eq!((seen.rows.len(), rows().await.len()), (1, 0), "seen inside and not outside");
+    transaction.commit().await.unwrap();
+    assert_eq!(rows().await, [["1"]]);
+    assert!(matches!(transaction.execute(insert(2)).await, Err(SqlError::Invalid(_))));
+
+    let transaction = begin().await;
+    transaction.execute(insert(2)).await.unwrap();
+    transaction.rollback().await.unwrap();
+    let transaction = begin().await;
+    transaction.execute(insert(3)).await.unwrap();
+    drop(transaction);
+    let transaction = begin().await;
+    transaction.execute(insert(4)).await.unwrap();
+    assert!(
+        matches!(transaction.execute(insert(1)).await, Err(SqlError::Database { sqlstate, .. }) if sqlstate == "23505")
+    );
+    assert!(
+        matches!(transaction.execute(insert(5)).await, Err(SqlError::Database { sqlstate, .. }) if sqlstate == "25P02")
+    );
+    assert!(matches!(transaction.commit().await, Err(SqlError::Database { sqlstate, .. }) if sqlstate == "25P02"));
+    assert_eq!(rows().await, [["1"]]);
+    let held = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
+    eventually("nothing is left open", SOON, async || {
+        let count = scene.server.sql(held).await?;
+        anyhow::ensure!(count == [["0"]], "{count:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn nothing_of_a_session_reaches_its_next_user() {
+    let scene = Scene::new().await;
+    let pools = scene.pools(1);
+    scene.server.sql("CREATE TABLE t (n bigint)").await.unwrap();
+    for sql in [
+        "SET statement_timeout = 0",
+        "SET search_path = nowhere",
+        "CREATE TEMPORARY TABLE left_over (secret text)",
+        "SELECT pg_advisory_lock(7)",
+        "BEGIN",
+        "INSERT INTO public.t VALUES (1)",
+    ] {
+        pools.execute(&scene.name, ask(sql, vec![])).await.unwrap();
+    }
+    let sql = "SELECT current_setting('statement_timeout'), current_setting('search_path'), to_regclass('left_over')::text, \
+               (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM t)";
+    let answer = pools.query(&scene.name, ask(sql, vec![])).await.unwrap();
+    let expected = [text("30s"), text("\"$user\", public"), SqlValue::Null, SqlValue::Integer(0), SqlValue::Integer(1)];
+    assert_eq!(answer.rows, [expected]);
+}
+
+#[tokio::test]
+async fn a_thousand_at_once_share_the_connections_of_the_pool() {
+    let scene = Scene::new().await;
+    let pools = scene.pools(3);
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'operetta'";
+    let answers = join_all((0..1_000).map(|_| pools.query(&scene.name, ask(sql, vec![])))).await;
+    for answer in answers {
+        let [SqlValue::Integer(count)] = answer.unwrap().rows[0][..] else { panic!() };
+        assert!((1..=3).contains(&count), "{count} connections");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_is_unavailable_and_found_again() {
+    let mut scene = Scene::new().await;
+    let pools = scene.pools(2);
+    let one = || ask("SELECT 1", vec![]);
+    pools.query(&scene.name, one()).await.unwrap();
+    scene.server.stop().await.unwrap();
+    let error = pools.query(&scene.name, one()).await.unwrap_err();
+    assert!(matches!(error, SqlError::Unavailable(_)), "{error}");
+    scene.server.start_again(&scene.run).await.unwrap();
+    pools.query(&scene.name, one()).await.unwrap();
+
+    let wrong = scene.pools_with(1, &[("PSQL_PASSWORD", "hush-hush")]);
+    let error = wrong.query(&scene.name, one()).await.unwrap_err().to_string();
+    assert!(error.contains("refuses the host's connection (SQLSTATE 28P01)"), "{error}");
+    assert!(!error.contains("hush-hush") && !error.contains("operetta\""), "{error}");
+}
+
+#[tokio::test]
+async fn what_the_environment_lacks_is_named() {
+    let name = DatabaseName::parse("people").unwrap();
+    let spec = operetta_api::Database { name, env: "PSQL".to_owned(), tls: false, connections: None };
+    let pools = |variables: &'static [(&'static str, &'static str)]| {
+        let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        DatabasePools::new(std::slice::from_ref(&spec), &Limits::default(), variable)
+    };
+    for (variables, expected) in [
+        (&[][..], "needs the environment variable PSQL_HOST"),
+        (&[("PSQL_HOST", "h"), ("PSQL_DBNAME", "d")], "needs the environment variable PSQL_USER"),
+        (
+            &[("PSQL_HOST", "h"), ("PSQL_DBNAME", "d"), ("PSQL_USER", "u"), ("PSQL_PORT", "x")],
+            "PSQL_PORT of database people is no port",
+        ),
+    ] {
+        let error = pools(variables).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
