@@ -17,7 +17,7 @@ impl Default for Backoff {
     fn default() -> Self {
         // controller-runtime's limiter begins with 5 ms and ends at 1,000 s. A sandboxed retry that soon helps nobody but a conflict, and 16
         // minutes without a look is longer than people wait for a database to come back.
-        Self { first: Duration::from_millis(50), longest: Duration::from_secs(300), jitter: 0.1 }
+        Self { first: Duration::from_millis(50), longest: Duration::from_mins(5), jitter: 0.1 }
     }
 }
 

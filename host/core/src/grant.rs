@@ -141,7 +141,7 @@ impl Grants {
             what = format!("{what} of group {}", access.resource.group());
         }
         if let Some(namespace) = access.namespace {
-            yaml.push_str(&format!("\n  namespaces: [{:?}]", namespace.as_str()));
+            yaml = format!("{yaml}\n  namespaces: [{:?}]", namespace.as_str());
             what = format!("{what} in namespace {namespace}");
         } else if matches!(access.verb, Verb::List | Verb::Watch) {
             what.push_str(" in all namespaces");

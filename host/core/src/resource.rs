@@ -13,7 +13,7 @@ use crate::name::{GroupName, Label, NameError, Namespace, ObjectName};
 pub struct Resource {
     group: Option<GroupName>,
     version: Label,
-    resource: Label,
+    plural: Label,
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -35,7 +35,7 @@ impl Resource {
         Ok(Self {
             group: if group.is_empty() { None } else { Some(GroupName::parse(group)?) },
             version: word(version, "API version")?,
-            resource: word(resource, "resource (the plural, in lower case)")?,
+            plural: word(resource, "resource (the plural, in lower case)")?,
         })
     }
 
@@ -51,7 +51,7 @@ impl Resource {
 
     /// The plural, as RBAC and URLs name it.
     pub fn resource(&self) -> &str {
-        self.resource.as_str()
+        self.plural.as_str()
     }
 
     /// `apps/v1`, or `v1` for the core group.
@@ -79,7 +79,7 @@ impl From<Resource> for RawResource {
 /// `deployments.v1.apps`, as kubectl takes it.
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.resource, self.version)?;
+        write!(f, "{}.{}", self.plural, self.version)?;
         self.group.as_ref().map_or(Ok(()), |group| write!(f, ".{group}"))
     }
 }
