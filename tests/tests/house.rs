@@ -26,7 +26,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("memcached", &["operetta-sdk"], &["wasmtime*"]),
     ("demo-volume", &["operetta-sdk"], &["wasmtime*"]),
     ("hostile", &["operetta-sdk"], &["wasmtime*"]),
-    ("imports", &[], &["wasmtime*"]),
+    ("imports", &["operetta-sdk"], &["wasmtime*"]),
     (TESTS, ANYTHING, &[]),
 ];
 /// What the tests inside a crate may use beyond that.
