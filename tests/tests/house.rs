@@ -27,7 +27,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("demo-volume", &["operetta-sdk"], &["wasmtime*"]),
     ("postgres-writer", &["operetta-sdk"], &["wasmtime*"]),
     ("hostile", &["operetta-sdk"], &["wasmtime*"]),
-    ("imports", &[], &["wasmtime*"]),
+    ("imports", &["operetta-sdk"], &["wasmtime*"]),
     (TESTS, ANYTHING, &[]),
 ];
 /// What the tests inside a crate may use beyond that.

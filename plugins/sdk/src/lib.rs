@@ -49,6 +49,8 @@ mod error;
 mod events;
 mod finalizer;
 mod grpc;
+#[cfg(target_arch = "wasm32")]
+mod heap;
 pub mod host;
 mod kind;
 #[cfg(target_arch = "wasm32")]
