@@ -1,7 +1,7 @@
 //! What 1,000 Pets cost, created at once and then deleted at once, on a real API server with a real store. `cargo bench --bench pets` prints the host beside a bare
 //! client that does the same writes and calls and nothing else (no watch, no queue, no sandbox, not a look at what is there), and fails where the host writes
 //! more than it must.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::{
     collections::BTreeMap,
@@ -148,7 +148,7 @@ impl Bench {
             Ok(())
         })
         .await?;
-        let (wall, cpu) = (start.elapsed(), host.cpu()? - cpu);
+        let (wall, cpu) = (start.elapsed(), host.cpu()?.saturating_sub(cpu));
         let (writes, others) = self.count(who(), position).await?;
         let created = Phase { wall, cpu, writes, others };
 
@@ -162,7 +162,7 @@ impl Bench {
             Ok(())
         })
         .await?;
-        let (wall, cpu) = (start.elapsed(), host.cpu()? - cpu);
+        let (wall, cpu) = (start.elapsed(), host.cpu()?.saturating_sub(cpu));
         let (writes, others) = self.count(who(), position).await?;
         let failures = host.metrics().await?.failures(PLUGIN);
         ensure!(failures < 0.5, "{failures} reconciles failed");

@@ -25,7 +25,7 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Child {
     name: String,
-    child: std::process::Child,
+    process: std::process::Child,
     output: PathBuf,
 }
 
@@ -44,17 +44,17 @@ impl Child {
             .spawn()
             .with_context(|| format!("start {}", command.get_program().display()))?;
         run.record(name, child.id())?;
-        Ok(Self { name: name.to_owned(), child, output: output.to_owned() })
+        Ok(Self { name: name.to_owned(), process: child, output: output.to_owned() })
     }
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// An error, with the end of its output, if it has ended.
     pub fn ensure_runs(&mut self) -> Result<()> {
-        if let Some(status) = self.child.try_wait().with_context(|| format!("look after {}", self.name))? {
+        if let Some(status) = self.process.try_wait().with_context(|| format!("look after {}", self.name))? {
             bail!("{} ended ({status}); the end of its output:\n{}", self.name, self.last_lines());
         }
         Ok(())
@@ -83,7 +83,7 @@ impl Child {
     pub async fn ended(&mut self, within: Duration) -> Result<ExitStatus> {
         let start = Instant::now();
         loop {
-            if let Some(status) = self.child.try_wait().with_context(|| format!("wait for {}", self.name))? {
+            if let Some(status) = self.process.try_wait().with_context(|| format!("wait for {}", self.name))? {
                 return Ok(status);
             }
             if start.elapsed() > within {
@@ -95,8 +95,8 @@ impl Child {
 
     /// Ends it without warning, as a crash would, and waits until it is gone.
     pub fn kill(&mut self) -> Result<()> {
-        self.child.kill().with_context(|| format!("kill {}", self.name))?;
-        self.child.wait().with_context(|| format!("wait for {}", self.name)).map(drop)
+        self.process.kill().with_context(|| format!("kill {}", self.name))?;
+        self.process.wait().with_context(|| format!("wait for {}", self.name)).map(drop)
     }
 
     /// CPU time that it has used so far, its threads included and children that it has not waited for not.
@@ -122,7 +122,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         if let Some(process) = Process::of(self.pid()) {
             let _ = process.kill();
-            let _ = self.child.wait();
+            let _ = self.process.wait();
         }
         if std::thread::panicking() {
             eprintln!("--- the end of the output of {} ---\n{}\n---", self.name, self.last_lines());

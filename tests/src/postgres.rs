@@ -19,7 +19,7 @@ use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 use crate::{child::Child, control_plane::run_dir::RunDir, eventually};
 
 /// It accepts connections in a second; under load it may wait for its turn.
-const ACCEPTS_WITHIN: Duration = Duration::from_secs(60);
+const ACCEPTS_WITHIN: Duration = Duration::from_mins(1);
 /// A fast shutdown waits for nobody.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 /// The role and its password.

@@ -70,7 +70,9 @@ pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
         }
     }
     if let Some(source) = &plugin.spec.source
-        && (source.file.contains(['/', '\\', '\0']) || source.file.starts_with('.') || !source.file.ends_with(".wasm"))
+        && (source.file.contains(['/', '\\', '\0'])
+            || source.file.starts_with('.')
+            || std::path::Path::new(&source.file).extension().is_none_or(|e| e != "wasm"))
     {
         return Err(DocumentError::Field(format!(
             "spec.source.file is {:?}; write the name of a .wasm file of the plugin directory, without a path",

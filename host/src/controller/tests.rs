@@ -252,7 +252,10 @@ async fn an_object_that_vanishes_while_another_cache_is_filling_is_looked_at_too
     scene.world.apply(&things(), "a");
     scene.world.silence(Some(&parts()));
     let _controller = scene.start().await;
+    // Each time until nobody has anything to do.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     scene.world.vanish(&things(), "a");
+    tokio::time::sleep(Duration::from_secs(1)).await;
     scene.world.silence(None);
     assert!(!scene.runs.count(1).await[0].there);
 }

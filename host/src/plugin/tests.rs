@@ -478,6 +478,7 @@ async fn another_scope_or_account_restarts_the_watches_and_nothing_else_does() {
     }
     let mut seat = stage.plug("demo", &version("1"), &granted());
     seat.runs("1").await;
+    stage.runs.count(2).await;
     let n = Scope::Namespaces([Namespace::parse("n").unwrap()].into());
     let cases = [
         (json!({"settings": {"colour": "red"}}), "operetta-plugins/demo", Scope::All, 1),

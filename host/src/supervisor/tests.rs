@@ -204,7 +204,7 @@ async fn a_stop_waits_for_reconciles_in_flight_those_of_controllers_that_are_lea
         assert!(
             timeout(Duration::from_millis(50), async {
                 while !work.is_finished() {
-                    tokio::task::yield_now().await
+                    tokio::task::yield_now().await;
                 }
             })
             .await

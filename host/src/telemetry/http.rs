@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::Context as _;
 use axum::{Router, http::StatusCode, response::IntoResponse, routing::get};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::Metrics;
@@ -76,10 +77,16 @@ async fn listen(
     if address == "0" {
         return Ok(None);
     }
-    // As in Go, no host means all addresses.
-    let full = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address.to_owned() };
-    let listener = tokio::net::TcpListener::bind(&full)
-        .await
+    // As in Go, no host means all addresses, of IPv6 too where the machine has it.
+    let everywhere = address.starts_with(':');
+    let first = if everywhere { format!("[::]{address}") } else { address.to_owned() };
+    let bound = match TcpListener::bind(first).await {
+        Err(error) if everywhere && error.kind() != std::io::ErrorKind::AddrInUse => {
+            TcpListener::bind(format!("0.0.0.0{address}")).await
+        }
+        bound => bound,
+    };
+    let listener = bound
         .with_context(|| format!("{flag} {address}: cannot listen there; choose another address, or 0 for none"))?;
     let local = listener.local_addr()?;
     tokio::spawn(async move {
@@ -133,6 +140,9 @@ mod tests {
         let serve =
             async |metrics: &str, probes: &str| serve((metrics, Arc::default()), (probes, Arc::default()), &stop).await;
         assert_eq!(serve("0", "0").await.unwrap(), (None, None));
+        let (everywhere, _) = serve(":0", "0").await.unwrap();
+        let port = everywhere.unwrap().port();
+        assert!(get(SocketAddr::from(([127, 0, 0, 1], port)), "/metrics").await.0.contains("200"));
         let (taken, _) = serve("127.0.0.1:0", "0").await.unwrap();
         let taken = taken.unwrap().to_string();
         let error = serve("0", &taken).await.unwrap_err().to_string();

@@ -110,7 +110,7 @@ async fn reconcile(ctx: &Context, object: DemoVolume) -> Result<Outcome, Failure
                     status.write("Pending", &format!("claim {name} has no volume yet")).await?;
                 }
                 Progress::Unbound(phase) => {
-                    status.warn(&phase, &format!("claim {name} has no volume: {phase}")).await?
+                    status.warn(&phase, &format!("claim {name} has no volume: {phase}")).await?;
                 }
             }
             Ok(Outcome::AwaitChange)

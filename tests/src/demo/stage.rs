@@ -35,7 +35,7 @@ const OPERATORS: [&str; 3] = ["petstore", "immortal-container", "memcached"];
 /// Where the story's objects live.
 const NAMESPACE: &str = "operetta-demo";
 /// What a plugin, a controller or a simulated node may take, with room for a busy machine.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const SOON: Duration = Duration::from_mins(1);
 /// The label that an installation leaves on what it makes for a plugin, and the namespace that it makes for all.
 const INSTALLED: &str = "operetta.dev/plugin";
 const ACCOUNTS: &str = "operetta-plugins";
@@ -95,6 +95,7 @@ impl Stage {
     }
 
     /// Where the story's objects live.
+    #[expect(clippy::unused_self, reason = "where the story plays is the stage's affair")]
     pub fn namespace(&self) -> &'static str {
         NAMESPACE
     }

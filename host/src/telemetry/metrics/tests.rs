@@ -1,4 +1,5 @@
 //! The metrics as a dashboard sees them. `UPDATE_EXPECT=1 cargo test` rewrites the list.
+#![allow(clippy::float_cmp, reason = "counters are whole numbers")]
 
 use std::collections::BTreeSet;
 
@@ -80,7 +81,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
     plugin.loaded("1.0.0", "abc", None);
     plugin.load_failed();
     plugin.denied();
-    expect![[r#"
+    expect![[r"
         controller_runtime_active_workers gauge controller,plugin
         controller_runtime_max_concurrent_reconciles gauge controller,plugin
         controller_runtime_reconcile_errors_total counter controller,plugin
@@ -110,7 +111,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         workqueue_unfinished_work_seconds gauge controller,name,plugin
         workqueue_work_duration_seconds_bucket histogram le,controller,name,plugin
         workqueue_work_duration_seconds_count histogram controller,name,plugin
-        workqueue_work_duration_seconds_sum histogram controller,name,plugin"#]]
+        workqueue_work_duration_seconds_sum histogram controller,name,plugin"]]
     .assert_eq(&listed(&scene.metrics.encode().unwrap()));
 }
 
