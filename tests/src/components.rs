@@ -187,8 +187,8 @@ impl Workspace {
                 components.push(Component { name, package, wasm, document });
             }
         }
-        let names = recipes.iter().map(|recipe| recipe.name).collect::<Vec<_>>().join(", ");
-        step.done(&format!("{names} in {}", directory.display()));
+        let shown = directory.strip_prefix(&self.root).unwrap_or(&directory).display();
+        step.done(&format!("{} components in {shown}", components.len()));
         Ok(components)
     }
 }

@@ -31,7 +31,7 @@ const DEEDS: &str = "tests/guests/hostile/mischief.yaml";
 /// How soon new code takes over, promised.
 const PROMISED: Duration = Duration::from_secs(2);
 /// How many characters of an error fit on a line.
-const WIDTH: usize = 110;
+const WIDTH: usize = 80;
 
 /// The next version takes over while somebody keeps scaling by hand.
 pub async fn replace(stage: &mut Stage, tell: &Teller) -> Result<()> {

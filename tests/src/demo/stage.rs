@@ -90,7 +90,7 @@ impl Stage {
         for component in &plugins {
             host.says(component.name, "plugin ready", host::Log::start(), SOON).await?;
         }
-        step.done(&format!("{} in one host", OPERATORS.join(", ")));
+        step.done(&format!("{} run", OPERATORS.join(", ")));
         Ok(Self { client, store, host, built, root: root.to_owned(), kubeconfig, before, run, cluster })
     }
 

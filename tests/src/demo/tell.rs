@@ -46,6 +46,10 @@ impl Teller {
 
     /// A step begins.
     pub fn begin(&mut self, title: &str) {
+        if self.step == 0 {
+            // The last bar of the set-up has left the cursor behind it.
+            self.line("");
+        }
         self.step += 1;
         title.clone_into(&mut self.title.borrow_mut());
         self.line(&format!("\n{} {}", self.paint(CYAN, &format!("{:>2}", self.step)), self.paint(BOLD, title)));
