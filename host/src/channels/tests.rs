@@ -17,7 +17,9 @@ use tower::service_fn;
 
 use super::*;
 
-const DEADLINE: Duration = Duration::from_secs(30);
+/// Of calls: longer than any test waits.
+const DEADLINE: Duration = Duration::from_mins(2);
+const SOON: Duration = Duration::from_secs(30);
 
 /// A server, and what it saw.
 #[derive(Clone)]
@@ -217,7 +219,7 @@ fn value<'a>(metadata: &'a Metadata, key: &str) -> Vec<&'a [u8]> {
 }
 
 async fn soon<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE * 2, work).await.expect("it took too long")
+    tokio::time::timeout(SOON, work).await.expect("it took too long")
 }
 
 impl Scene {

@@ -388,17 +388,24 @@ async fn only_the_component_that_the_document_pins_runs() {
     seat.put(&version("2"), &pinned(&version("2")));
     seat.runs("2").await;
     // Neither the new component nor the one that runs is what this document wants: nothing changes.
-    seat.put(&version("3"), &pinned(&version("4")));
+    let mut elsewhere = pinned(&version("4"));
+    elsewhere["namespaces"] = json!(["n"]);
+    seat.put(&version("3"), &elsewhere);
     assert_eq!(seat.problem("the document pins").await.running.unwrap().0, "2");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(stage.world.watches()[0].2, Scope::All);
 }
 
 #[tokio::test(start_paused = true)]
 async fn of_two_plugins_for_one_kind_the_second_starts_when_the_first_has_ended() {
     let stage = Stage::new();
     stage.world.apply(&things(), "a");
-    let mut first = stage.plug("first", &version("1"), &granted());
+    let mut first = stage.plug("first", &version("0"), &granted());
+    first.runs("0").await;
+    // Also when it was exchanged.
+    first.put(&version("1"), &granted());
     first.runs("1").await;
-    stage.runs.count(1).await;
+    stage.runs.count(2).await;
     let mut second = stage.plug("second", &version("2"), &granted());
     let status = second.problem("start: things.x.example.com is reconciled by the plugin first already").await;
     assert!(status.settled && status.problem.unwrap().contains("remove first.wasm and first.yaml"));
@@ -413,7 +420,7 @@ async fn of_two_plugins_for_one_kind_the_second_starts_when_the_first_has_ended(
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(second.status.borrow().running, None, "the first is not over yet");
     second.runs("2").await;
-    assert_eq!(stage.runs.count(3).await[2].plugin, "second");
+    assert_eq!(stage.runs.count(4).await[3].plugin, "second");
     assert_eq!(stage.runs.at_most(), 1);
 }
 
@@ -430,6 +437,25 @@ async fn a_kind_that_a_new_version_gave_up_is_free_for_others_and_one_that_it_ta
     first.runs("2").await;
     let mut third = stage.plug("third", &version("3"), &granted());
     third.runs("3").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_was_given_up_is_free_only_when_the_reconciles_in_flight_have_ended() {
+    let stage = Stage::new();
+    stage.world.apply(&things(), "a");
+    stage.runs.act(|_, _| async {
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        Ok(Outcome::AwaitChange)
+    });
+    let mut first = stage.plug("first", &version("1"), &granted());
+    stage.runs.under_way(1).await;
+    first.put(&component("2", for_parts), &granted());
+    first.runs("2").await;
+    let mut second = stage.plug("second", &version("3"), &granted());
+    second.problem("is reconciled by the plugin first").await;
+    second.runs("3").await;
+    stage.runs.count(2).await;
+    assert_eq!(stage.runs.at_most(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -611,6 +637,22 @@ async fn a_watch_that_is_lost_while_the_files_are_broken_is_restarted_too() {
     stage.world.refuse(None);
     stage.world.apply(&things(), "a");
     assert_eq!(stage.runs.count(1).await[0].version, "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_lost_while_half_of_the_files_is_missing_is_no_reason_to_spin() {
+    let stage = Stage::new();
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    seat.entries.send_replace(Entry::Incomplete("demo.wasm has no demo.yaml beside it".into()));
+    seat.problem("no demo.yaml").await;
+    stage.world.revoke();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let text = stage.host.metrics.encode().unwrap();
+    let tries = text
+        .lines()
+        .find_map(|line| line.strip_prefix("operetta_plugin_loads_total{plugin=\"demo\",result=\"error\"} "));
+    assert!((5..40).contains(&tries.unwrap().parse().unwrap()), "{tries:?} in ten minutes");
 }
 
 #[tokio::test(start_paused = true)]

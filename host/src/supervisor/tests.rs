@@ -179,41 +179,45 @@ async fn plugins_come_change_go_and_come_back() {
 
 #[tokio::test]
 async fn a_stop_waits_for_reconciles_in_flight_those_of_controllers_that_are_leaving_included() {
-    soon(async {
-        let stage = Stage::new();
-        stage.world.apply(&things(), "a");
-        let gate = Arc::new(Semaphore::new(0));
-        let wait = gate.clone();
-        stage.runs.act(move |request, _| {
-            let wait = wait.clone();
-            async move {
-                if request.cause == Cause::Changed {
-                    wait.acquire().await.unwrap().forget();
+    for exchanged in [false, true] {
+        soon(async {
+            let stage = Stage::new();
+            stage.world.apply(&things(), "a");
+            let gate = Arc::new(Semaphore::new(0));
+            let wait = gate.clone();
+            stage.runs.act(move |request, _| {
+                let wait = wait.clone();
+                async move {
+                    if request.cause == Cause::Changed {
+                        wait.acquire().await.unwrap().forget();
+                    }
+                    Ok(Outcome::AwaitChange)
                 }
-                Ok(Outcome::AwaitChange)
+            });
+            stage.put("things", "1");
+            let work = stage.supervise();
+            stage.runs.under_way(1).await;
+            if exchanged {
+                // The next version has another controller; the one before is leaving.
+                let wasm = component("2", |manifest| manifest["controllers"][0]["name"] = "renamed".into());
+                fs::write(stage.path().join("things.wasm"), wasm).unwrap();
+                eventually("the second", || stage.runs_version("things", "2")).await;
             }
-        });
-        stage.put("things", "1");
-        let work = stage.supervise();
-        stage.runs.under_way(1).await;
-        // The next version has another controller; the one before is leaving.
-        let wasm = component("2", |manifest| manifest["controllers"][0]["name"] = "renamed".into());
-        fs::write(stage.path().join("things.wasm"), wasm).unwrap();
-        eventually("the second", || stage.runs_version("things", "2")).await;
-        stage.stop.cancel();
-        assert!(
-            timeout(Duration::from_millis(50), async {
-                while !work.is_finished() {
-                    tokio::task::yield_now().await;
-                }
-            })
-            .await
-            .is_err()
-        );
-        gate.add_permits(10);
-        work.await.unwrap();
-        let runs = stage.runs.all();
-        assert_eq!(runs.iter().map(|run| run.version.as_str()).collect::<Vec<_>>(), ["1"]);
-    })
-    .await;
+            stage.stop.cancel();
+            assert!(
+                timeout(Duration::from_millis(50), async {
+                    while !work.is_finished() {
+                        tokio::task::yield_now().await;
+                    }
+                })
+                .await
+                .is_err()
+            );
+            gate.add_permits(10);
+            work.await.unwrap();
+            let runs = stage.runs.all();
+            assert_eq!(runs.iter().map(|run| run.version.as_str()).collect::<Vec<_>>(), ["1"]);
+        })
+        .await;
+    }
 }
