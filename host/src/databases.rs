@@ -52,7 +52,7 @@ impl DatabasePools {
     ) -> anyhow::Result<Self> {
         let mut pools = HashMap::new();
         for spec in specs {
-            let connector = Connector::new(spec.tls);
+            let connector = Connector::new(spec, &variable);
             let manager = Manager::from_connect(
                 config(spec, limits.deadline, &variable)?,
                 ConfigConnectImpl { tls: connector.clone() },

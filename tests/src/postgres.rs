@@ -1,10 +1,14 @@
-//! A real PostgreSQL as a child process: a cluster of its own in a temporary directory, on a socket there and on no port, never as root.
+//! A real PostgreSQL as a child process: a cluster of its own in a temporary directory, on a socket there and on no port but for TLS, never as root.
 //!
 //! The server's programs are the system's: this looks for them and says how to install them; it installs nothing.
 
 use std::{
     fs,
-    os::unix::{fs::chown, process::CommandExt as _},
+    net::TcpListener,
+    os::unix::{
+        fs::{PermissionsExt as _, chown},
+        process::CommandExt as _,
+    },
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
@@ -38,22 +42,39 @@ pub struct Postgres {
     programs: PathBuf,
     directory: TempDir,
     output: PathBuf,
+    tls: Option<Tls>,
     child: Child,
+}
+
+/// How a server is reached over TLS.
+#[derive(Debug)]
+pub struct Tls {
+    /// On 127.0.0.1.
+    pub port: u16,
+    /// Its certificate, which is its own root.
+    pub certificate: PathBuf,
 }
 
 impl Postgres {
     /// Starts an empty server.
     pub async fn start(run: &RunDir) -> Result<Self> {
+        Self::begin(run, false).await
+    }
+
+    /// Starts an empty server that is reached at a port as well, over TLS.
+    pub async fn start_with_tls(run: &RunDir) -> Result<Self> {
+        Self::begin(run, true).await
+    }
+
+    async fn begin(run: &RunDir, tls: bool) -> Result<Self> {
         let programs = programs()?;
         // A socket's path has at most 107 bytes, so it lies in no directory of ours.
         let directory = tempfile::Builder::new().prefix("operetta-pg-").tempdir().context("make a directory")?;
         let secret = directory.path().join("password");
         fs::write(&secret, PASSWORD).context("write the password")?;
-        if let Some((user, group)) = somebody()? {
-            for path in [directory.path(), &secret] {
-                chown(path, Some(user), Some(group)).with_context(|| format!("give away {}", path.display()))?;
-            }
-        }
+        let tls = tls.then(|| certify(directory.path())).transpose()?;
+        give_away(directory.path())?;
+        give_away(&secret)?;
         let mut initdb = command(&programs.join("initdb"), directory.path())?;
         initdb.args(["--no-sync", "--no-locale", "--encoding=UTF8", "--auth=scram-sha-256", "--username", USER]);
         initdb.arg("--pwfile").arg(&secret).arg("--pgdata").arg(directory.path().join("data"));
@@ -61,8 +82,8 @@ impl Postgres {
         ensure!(made.status.success(), "initdb failed:\n{}", String::from_utf8_lossy(&made.stderr));
         let name = format!("postgres-{}", STARTED.fetch_add(1, Ordering::Relaxed));
         let output = run.path().join(format!("{name}.log"));
-        let child = serve(run, &name, &programs, directory.path(), &output)?;
-        let mut server = Self { name, programs, directory, output, child };
+        let child = serve(run, &name, &programs, directory.path(), &output, tls.as_ref())?;
+        let mut server = Self { name, programs, directory, output, tls, child };
         server.accepts().await?;
         Ok(server)
     }
@@ -75,7 +96,8 @@ impl Postgres {
 
     /// Starts it again.
     pub async fn start_again(&mut self, run: &RunDir) -> Result<()> {
-        self.child = serve(run, &self.name, &self.programs, self.directory.path(), &self.output)?;
+        let (programs, directory) = (&self.programs, self.directory.path());
+        self.child = serve(run, &self.name, programs, directory, &self.output, self.tls.as_ref())?;
         self.accepts().await
     }
 
@@ -84,6 +106,11 @@ impl Postgres {
         let host = self.directory.path().display().to_string();
         [("HOST", host.as_str()), ("DBNAME", DBNAME), ("USER", USER), ("PASSWORD", PASSWORD)]
             .map(|(name, value)| (format!("PSQL_{name}"), value.to_owned()))
+    }
+
+    /// How to reach it over TLS, where it was started so.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// Runs SQL as the owner and returns the rows of all statements as text.
@@ -109,6 +136,8 @@ impl Postgres {
     async fn connect(&self) -> Result<Client> {
         let mut config = Config::new();
         config.host_path(self.directory.path()).user(USER).password(PASSWORD).dbname(DBNAME);
+        // The socket's name ends in the port.
+        config.port(self.tls.as_ref().map_or(5432, |tls| tls.port));
         config.application_name("operetta-tests");
         let (client, connection) = config.connect(NoTls).await.context("connect to PostgreSQL")?;
         tokio::spawn(connection);
@@ -128,11 +157,52 @@ impl Postgres {
     }
 }
 
-fn serve(run: &RunDir, name: &str, programs: &Path, directory: &Path, output: &Path) -> Result<Child> {
+/// Makes a certificate for 127.0.0.1 and its key, and finds a free port.
+fn certify(directory: &Path) -> Result<Tls> {
+    let signed = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).context("make a certificate")?;
+    let (certificate, key) = (directory.join("server.crt"), directory.join("server.key"));
+    fs::write(&certificate, signed.cert.pem()).context("write the certificate")?;
+    fs::write(&key, signed.signing_key.serialize_pem()).context("write its key")?;
+    // The server takes no key that others can read.
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).context("protect the key")?;
+    give_away(&certificate)?;
+    give_away(&key)?;
+    let free = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    Ok(Tls { port: free.local_addr().context("read the port")?.port(), certificate })
+}
+
+/// To whoever runs the server.
+fn give_away(path: &Path) -> Result<()> {
+    match somebody()? {
+        Some((user, group)) => {
+            chown(path, Some(user), Some(group)).with_context(|| format!("give away {}", path.display()))
+        }
+        None => Ok(()),
+    }
+}
+
+fn serve(
+    run: &RunDir,
+    name: &str,
+    programs: &Path,
+    directory: &Path,
+    output: &Path,
+    tls: Option<&Tls>,
+) -> Result<Child> {
     let mut server = command(&programs.join("postgres"), directory)?;
     server.arg("-D").arg(directory.join("data")).arg("-k").arg(directory);
-    for setting in ["listen_addresses=", "fsync=off", "log_statement=all", "log_line_prefix="] {
+    for setting in ["fsync=off", "log_statement=all", "log_line_prefix="] {
         server.args(["-c", setting]);
+    }
+    match tls {
+        Some(Tls { port, certificate }) => {
+            server.args(["-c", "listen_addresses=127.0.0.1", "-c", "ssl=on", "-c", &format!("port={port}")]);
+            server.args(["-c", &format!("ssl_cert_file={}", certificate.display())]);
+            server.args(["-c", &format!("ssl_key_file={}", directory.join("server.key").display())]);
+        }
+        None => {
+            server.args(["-c", "listen_addresses="]);
+        }
     }
     Child::start(run, name, output, &mut server)
 }

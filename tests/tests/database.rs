@@ -31,6 +31,10 @@ impl Scene {
     }
 
     fn pools_with(&self, connections: u32, instead: &[(&str, &str)]) -> DatabasePools {
+        self.pools_over(false, connections, instead)
+    }
+
+    fn pools_over(&self, tls: bool, connections: u32, instead: &[(&str, &str)]) -> DatabasePools {
         let environment = self.server.environment();
         let variable = |name: &str| {
             let other = instead.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
@@ -39,7 +43,7 @@ impl Scene {
         let spec = operetta_api::Database {
             name: self.name.clone(),
             env: "PSQL".to_owned(),
-            tls: false,
+            tls,
             connections: Some(connections),
         };
         DatabasePools::new(&[spec], &Limits::default(), variable).unwrap()
@@ -220,6 +224,39 @@ async fn a_server_that_goes_away_is_unavailable_and_found_again() {
     let error = wrong.query(&scene.name, one()).await.unwrap_err().to_string();
     assert!(error.contains("refuses the host's connection (SQLSTATE 28P01)"), "{error}");
     assert!(!error.contains("hush-hush") && !error.contains("operetta\""), "{error}");
+}
+
+#[tokio::test]
+async fn tls_is_used_where_it_is_asked_for_and_never_without_a_certificate_that_holds() {
+    let run = RunDir::create().unwrap();
+    let server = Postgres::start_with_tls(&run).await.unwrap();
+    let scene = Scene { server, run, name: DatabaseName::parse("people").unwrap() };
+    let tls = scene.server.tls().unwrap();
+    let (port, roots) = (tls.port.to_string(), tls.certificate.to_str().unwrap());
+    let at = |host| [("PSQL_HOST", host), ("PSQL_PORT", port.as_str()), ("PSQL_SSLROOTCERT", roots)];
+    let encrypted = || ask("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()", vec![]);
+    let pools = scene.pools_over(true, 1, &at("127.0.0.1"));
+    let answer = pools.query(&scene.name, encrypted()).await.unwrap();
+    assert_eq!(answer.rows, [[SqlValue::Boolean(true)]]);
+    // What is cut off is cancelled over TLS as well.
+    let slow = SqlStatement { deadline: Duration::from_millis(300), ..ask("SELECT pg_sleep(60)", vec![]) };
+    assert!(matches!(pools.query(&scene.name, slow).await, Err(SqlError::Timeout(_))));
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)' AND state = 'active'";
+    eventually("what was cut off has ended", SOON, async || {
+        let count = scene.server.sql(sleeping).await?;
+        anyhow::ensure!(count == [["0"]], "{count:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    // The certificate speaks of the address, not of the name; and the system does not know it.
+    let strangers = [("PSQL_HOST", "127.0.0.1"), ("PSQL_PORT", port.as_str())];
+    for pools in [scene.pools_over(true, 1, &at("localhost")), scene.pools_over(true, 1, &strangers)] {
+        let error = pools.query(&scene.name, encrypted()).await.unwrap_err().to_string();
+        assert!(error.contains("cannot be reached") && error.contains("certificate"), "{error}");
+    }
+    let plain = scene.pools_over(false, 1, &at("127.0.0.1"));
+    assert_eq!(plain.query(&scene.name, encrypted()).await.unwrap().rows, [[SqlValue::Boolean(false)]]);
 }
 
 #[tokio::test]

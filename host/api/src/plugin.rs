@@ -116,7 +116,7 @@ pub struct Channel {
 /// A PostgreSQL database, known to the plugin by name only. What the plugin may do there is what the user of the connection may do: give it a role of its own.
 ///
 /// The connection comes from the host's environment: `ENV_HOST` (a name, an address, or the directory of a socket), `ENV_PORT` (5432), `ENV_DBNAME`, `ENV_USER` and
-/// `ENV_PASSWORD`, where `ENV` is what `env` says.
+/// `ENV_PASSWORD`, and `ENV_SSLROOTCERT` (a PEM file of the certificates that TLS trusts; those of the system unless told), where `ENV` is what `env` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(transform = admit_unknown_fields, transform = plain_numbers)]
@@ -125,7 +125,7 @@ pub struct Database {
     pub name: DatabaseName,
     /// How the names of the environment variables begin, such as `PSQL`.
     pub env: String,
-    /// Whether to insist on TLS, with the roots of the system.
+    /// Whether to insist on TLS, with a certificate that can be checked; without it none is used.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tls: bool,
     /// Connections at the same time, which all reconciles of the plugin share (5).

@@ -5,6 +5,7 @@
 use std::{
     future::Future,
     io,
+    path::{Path, PathBuf},
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
@@ -13,6 +14,7 @@ use std::{
 
 use anyhow::Context as _;
 use operetta_api::Database as DatabaseSpec;
+use rustls_native_certs::{load_certs_from_paths, load_native_certs};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::{
     Config,
@@ -69,27 +71,43 @@ pub(super) fn config(
     Ok(config)
 }
 
-/// Makes TLS connections that trust the roots of the system, or none at all.
+/// Makes TLS connections, or none at all.
 #[derive(Clone)]
 pub(super) struct Connector {
-    tls: Option<Arc<OnceLock<Result<TlsConnector, String>>>>,
+    tls: Option<Arc<Tls>>,
+}
+
+struct Tls {
+    /// Of the certificates to trust; those of the system where there is none.
+    roots: Option<PathBuf>,
+    connector: OnceLock<Result<TlsConnector, String>>,
 }
 
 impl Connector {
-    pub fn new(tls: bool) -> Self {
-        Self { tls: tls.then(Arc::default) }
+    /// As the document says, trusting what the environment says.
+    pub fn new(spec: &DatabaseSpec, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let roots = variable(&format!("{}_SSLROOTCERT", spec.env)).filter(|path| !path.is_empty()).map(PathBuf::from);
+        Self { tls: spec.tls.then(|| Arc::new(Tls { roots, connector: OnceLock::new() })) }
     }
 
     /// Reads the roots when they are first needed.
     fn connector(&self) -> Result<TlsConnector, io::Error> {
         let Some(tls) = &self.tls else { return Err(io::Error::other("TLS is not asked for")) };
-        tls.get_or_init(|| rustls().map_err(|error| format!("{error:#}"))).clone().map_err(io::Error::other)
+        let connector =
+            tls.connector.get_or_init(|| rustls(tls.roots.as_deref()).map_err(|error| format!("{error:#}")));
+        connector.clone().map_err(io::Error::other)
     }
 }
 
-fn rustls() -> anyhow::Result<TlsConnector> {
+fn rustls(roots: Option<&Path>) -> anyhow::Result<TlsConnector> {
+    let certificates = match roots {
+        Some(path) => load_certs_from_paths(Some(path), None).certs,
+        None => load_native_certs().certs,
+    };
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.add_parsable_certificates(certificates).0 == 0 {
+        anyhow::bail!("no certificate to trust is found, neither in SSLROOTCERT nor in the system");
+    }
     let provider = Arc::new(ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
