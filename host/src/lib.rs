@@ -1,5 +1,6 @@
 //! The host: what `operetta` does, wired from the layers below.
 
+pub mod cargo;
 pub mod channels;
 pub mod cli;
 pub mod controller;
