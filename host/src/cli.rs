@@ -3,15 +3,19 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
-use operetta_cluster::client::Target;
+use operetta_cluster::client::{self, ConnectError, Target};
 use operetta_core::name::Namespace;
 
-use crate::telemetry::LogFormat;
+use crate::{
+    completions::{CompletionsArgs, completions},
+    exit,
+    telemetry::LogFormat,
+};
 
 /// Runs Kubernetes operators as sandboxed WebAssembly components.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, max_term_width = 120)]
-struct Cli {
+#[command(version, propagate_version = true, max_term_width = 120, after_help = exit::TABLE)]
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -32,6 +36,11 @@ enum Command {
     /// Print what would otherwise be written by hand
     #[command(subcommand)]
     Generate(Generate),
+    /// Print the script that completes this command line in a shell
+    #[command(
+        after_help = "Examples:\n  operetta completions bash > ~/.local/share/bash-completion/completions/operetta\n  operetta completions zsh > \"${fpath[1]}/_operetta\"\n  operetta completions fish > ~/.config/fish/completions/operetta.fish"
+    )]
+    Completions(CompletionsArgs),
     /// Compile a component from standard input to standard output, within limits (what `run` starts for each new component)
     #[command(hide = true)]
     CompileComponent,
@@ -53,6 +62,29 @@ impl ClusterArgs {
     pub(crate) fn target(&self) -> Target {
         Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
     }
+}
+
+/// Which cluster, for a command that ends.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReachArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Give up when the API server has not answered for this long, such as 10s or 2m
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+impl ReachArgs {
+    /// A connection to an API server that is ready.
+    pub(crate) async fn connect(&self) -> Result<kube::Client, ConnectError> {
+        client::connect_within(&self.cluster.target(), self.timeout).await
+    }
+}
+
+/// `10s`, `1m30s`, `500ms`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<jiff::SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok());
+    parsed.filter(|duration| !duration.is_zero()).ok_or_else(|| "write a time such as 10s, 500ms or 2m".to_owned())
 }
 
 /// Where the host keeps what survives a restart.
@@ -95,7 +127,7 @@ pub(crate) struct RunArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct InstallArgs {
     #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
+    pub(crate) cluster: ReachArgs,
     /// Components
     #[arg(required = true, value_name = "FILE.wasm")]
     pub(crate) files: Vec<PathBuf>,
@@ -153,12 +185,13 @@ pub fn main() -> ExitCode {
         Command::Run(args) => block_on(crate::run::run(args)),
         Command::Install(args) => block_on(crate::install::install(args)),
         Command::Generate(what) => block_on(crate::generate::generate(what)),
+        Command::Completions(args) => completions(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("operetta: {error:#}");
-            ExitCode::FAILURE
+            exit::of(&error).into()
         }
     }
 }

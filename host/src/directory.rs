@@ -16,6 +16,8 @@ use notify::{
 use operetta_core::name::PluginName;
 use tokio::{sync::mpsc, time::Instant};
 
+use crate::exit::Failed;
+
 /// A file that was written to and not closed since may go on growing; without another write for so long it is taken as it is. Linux tells when a file is closed, so that only a copy
 /// that stalls is ever waited for; elsewhere this is the only sign.
 const QUIET: Duration = Duration::from_millis(if cfg!(target_os = "linux") { 3_000 } else { 300 });
@@ -106,8 +108,9 @@ impl Directory {
     pub fn watch(path: &Path) -> anyhow::Result<Self> {
         use anyhow::Context as _;
         let problem = || format!("--plugin-dir {}: cannot be read; create it or name another", path.display());
-        let path = path.canonicalize().with_context(problem)?;
-        std::fs::read_dir(&path).with_context(problem)?;
+        let unusable = |error| Failed::usage(format!("{}: {error}", problem()));
+        let path = path.canonicalize().map_err(unusable)?;
+        std::fs::read_dir(&path).map_err(unusable)?;
         let (tell, events) = mpsc::unbounded_channel();
         let mut watcher = notify::recommended_watcher(move |event| {
             // The receiver is gone only when the host stops.

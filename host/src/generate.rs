@@ -1,6 +1,6 @@
 //! `operetta generate`: prints what would otherwise be written by hand, as YAML to pipe into a file or into kubectl.
 
-use std::{io::Write as _, path::Path};
+use std::path::Path;
 
 use kube::CustomResourceExt as _;
 use operetta_cluster::install::{host_rbac, render};
@@ -14,6 +14,7 @@ use crate::{
     cli::{Generate, GenerateCrdArgs},
     install::installation,
     loader::{load_file, sandbox},
+    output::print,
 };
 
 /// Where the host itself lives when it runs in the cluster.
@@ -77,14 +78,6 @@ fn print_all(objects: &[Value]) -> anyhow::Result<()> {
         print(&format!("---\n{}", serde_saphyr::to_string(object)?))?;
     }
     Ok(())
-}
-
-/// To standard output; whoever reads may stop reading, as `head` does.
-fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use operetta_api::{Plugin, PluginSpec};
-use operetta_cluster::{client, install::Installation};
+use operetta_cluster::install::Installation;
 use operetta_core::{manifest::Manifest, name::PluginName};
 
 use crate::{
@@ -21,8 +21,7 @@ pub(crate) async fn install(args: InstallArgs) -> anyhow::Result<()> {
         let (name, component) = load_file(&sandbox, file).await?;
         installations.push(installation(name, component.manifest(), file)?);
     }
-    let client = client::connect(&args.cluster.target()).await?;
-    client::wait_until_ready(&client, |why| eprintln!("waiting for the API server: {why}")).await?;
+    let client = args.cluster.connect().await?;
     for installation in &installations {
         let installed = operetta_cluster::install::install(&client, installation, args.force)
             .await

@@ -3,12 +3,15 @@
 pub mod cargo;
 pub mod channels;
 pub mod cli;
+mod completions;
 pub mod controller;
 pub mod databases;
 pub mod directory;
+pub mod exit;
 pub mod generate;
 mod install;
 pub mod loader;
+mod output;
 pub mod plugin;
 mod run;
 pub mod supervisor;

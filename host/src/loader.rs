@@ -15,7 +15,10 @@ use operetta_core::{
 };
 use operetta_sandbox::{Component, LoadError, Observer, Sandbox, SandboxConfig};
 
-use crate::plugin::{Code, LastGood, Loader, Phase, Problem};
+use crate::{
+    exit::Failed,
+    plugin::{Code, LastGood, Loader, Phase, Problem},
+};
 
 /// The sandbox of this host, with everything it keeps below `state`.
 ///
@@ -41,13 +44,28 @@ pub fn sandbox(state: &Path, concurrency: u16) -> anyhow::Result<Sandbox> {
 /// # Errors
 /// The file cannot be read, or it is no plugin.
 pub async fn load_file(sandbox: &Sandbox, file: &Path) -> anyhow::Result<(PluginName, Arc<Component>)> {
+    let (name, wasm) = read_file(file)?;
+    let component = sandbox.load(wasm).await.map_err(|error| in_file(file, &error))?;
+    Ok((name, component))
+}
+
+/// The plugin that a file's name means, and its bytes.
+///
+/// # Errors
+/// The file's name is no plugin's, or it cannot be read.
+pub(crate) fn read_file(file: &Path) -> anyhow::Result<(PluginName, Vec<u8>)> {
     let shown = file.display();
     let stem = file.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
-    let name = PluginName::parse(stem).with_context(|| format!("{shown}: the file's name is the plugin's"))?;
-    let wasm = fs::read(file).with_context(|| format!("{shown}: cannot be read"))?;
-    // Its text says all that its sources say.
-    let component = sandbox.load(wasm).await.map_err(|error| anyhow::anyhow!("{shown}: {error}"))?;
-    Ok((name, component))
+    let name = PluginName::parse(stem)
+        .map_err(|error| Failed::usage(format!("{shown}: the file's name is the plugin's, and {error}")))?;
+    let wasm = fs::read(file).map_err(|error| Failed::usage(format!("{shown}: cannot be read: {error}")))?;
+    Ok((name, wasm))
+}
+
+/// What is wrong with a component, with its file. Its text says all that its sources say, so that they are left out.
+pub(crate) fn in_file(file: &Path, error: &LoadError) -> anyhow::Error {
+    let message = format!("{}: {error}", file.display());
+    if matches!(error, LoadError::Host { .. }) { anyhow::anyhow!(message) } else { Failed::plugin(message) }
 }
 
 /// Loads plugins into a sandbox.

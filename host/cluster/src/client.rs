@@ -94,11 +94,37 @@ pub enum ConnectError {
         "the API server does not accept the credentials ({0}); log in again, or choose another context with --context"
     )]
     Unauthorized(String),
+    /// Nobody answers.
+    #[error(
+        "no API server answers at {url} within {within:?}: {why}; check the server of the kubeconfig, or wait longer with --timeout"
+    )]
+    Unreachable {
+        /// The API server.
+        url: String,
+        /// How long was waited.
+        within: Duration,
+        /// What the last attempt ended with.
+        why: String,
+    },
 }
 
 /// Opens the pool. Connects to nothing yet: see [`wait_until_ready`]. Requests run on the runtime on which this is called, whoever awaits them.
 pub async fn connect(target: &Target) -> Result<Client, ConnectError> {
     build(configuration(target).await?)
+}
+
+/// For a command that ends: connects, waits until the API server answers that it is ready, and gives up after `within`.
+pub async fn connect_within(target: &Target, within: Duration) -> Result<Client, ConnectError> {
+    let config = configuration(target).await?;
+    let url = config.cluster_url.to_string();
+    let client = build(config)?;
+    let mut last = None;
+    match tokio::time::timeout(within, wait_until_ready(&client, |why| last = Some(why.to_owned()))).await {
+        Ok(reached) => reached.map(|()| client),
+        Err(_) => {
+            Err(ConnectError::Unreachable { url, within, why: last.unwrap_or_else(|| "it says nothing".to_owned()) })
+        }
+    }
 }
 
 /// Reads the kubeconfig or the pod's service account.

@@ -7,6 +7,8 @@ use operetta_core::{
 };
 use tracing_subscriber::EnvFilter;
 
+use crate::exit::Failed;
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -23,7 +25,7 @@ pub enum LogFormat {
 /// The filter cannot be read.
 pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter).map_err(|e| {
-        anyhow::anyhow!("--log-level {filter:?}: {e}; write for example info, or operetta=debug,plugin=trace")
+        Failed::usage(format!("--log-level {filter:?}: {e}; write for example info, or operetta=debug,plugin=trace"))
     })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // An error means that a subscriber is set already, as in tests.

@@ -38,16 +38,16 @@ fn a_command_that_cannot_run_says_what_to_do() {
     std::fs::create_dir(&plugins).unwrap();
     let plugins = plugins.to_str().unwrap();
     let nowhere = ["--metrics-bind-address=0", "--health-probe-bind-address=0"];
-    let cases: &[(&[&str], &[&str])] = &[
-        (&["run", "--plugin-dir", plugins], &["kubeconfig", "--kubeconfig"]),
-        (&["run", "--plugin-dir", plugins, "--kubeconfig", "/no/such/file"], &["/no/such/file"]),
-        (&["run", "--plugin-dir", "/no/such/dir"], &["--plugin-dir /no/such/dir", "create it or name another"]),
-        (&["run", "--plugin-dir", plugins, "--log-level", "[="], &["--log-level"]),
+    let cases: &[(&[&str], &[&str], i32)] = &[
+        (&["run", "--plugin-dir", plugins], &["kubeconfig", "--kubeconfig"], 4),
+        (&["run", "--plugin-dir", plugins, "--kubeconfig", "/no/such/file"], &["/no/such/file"], 4),
+        (&["run", "--plugin-dir", "/no/such/dir"], &["--plugin-dir /no/such/dir", "create it or name another"], 2),
+        (&["run", "--plugin-dir", plugins, "--log-level", "[="], &["--log-level"], 2),
     ];
-    for (arguments, says) in cases {
+    for (arguments, says, code) in cases {
         let output = operetta(home.path(), &[arguments, &nowhere[..]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{arguments:?} succeeded");
+        assert_eq!(output.status.code(), Some(*code), "{arguments:?}: {said}");
         let last = said.lines().last().unwrap_or_default();
         assert!(says.iter().all(|text| last.contains(text)), "{arguments:?} ends with {last:?}, not with {says:?}");
         assert!(!said.contains("panicked"), "{said}");
@@ -56,7 +56,23 @@ fn a_command_that_cannot_run_says_what_to_do() {
     std::fs::write(&file, b"not a component").unwrap();
     let output = operetta(home.path(), &["generate", "plugin", file.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("thing.wasm") && said.contains("not WebAssembly"), "{said}");
+    assert!(said.contains("thing.wasm") && said.contains("not WebAssembly"), "{said}");
+    assert_eq!(output.status.code(), Some(3), "a bad plugin");
+    assert_eq!(operetta(home.path(), &["generate", "plugin", "/no/such.wasm"]).status.code(), Some(2), "no file");
+    assert_eq!(operetta(home.path(), &["instal"]).status.code(), Some(2), "no such command");
+}
+
+#[test]
+fn a_command_that_ends_gives_up_where_no_api_server_answers() {
+    let home = tempfile::tempdir().unwrap();
+    let (_gate, kubeconfig) = Gate::before(shared().kubeconfig(), run()).unwrap();
+    let wasm = built().component("memcached").unwrap().wasm.clone();
+    let arguments =
+        ["install", wasm.to_str().unwrap(), "--timeout", "500ms", "--kubeconfig", kubeconfig.to_str().unwrap()];
+    let output = operetta(home.path(), &arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("no API server answers at") && said.contains("within 500ms"), "{said}");
 }
 
 /// Waits until the fixture looked after the object.

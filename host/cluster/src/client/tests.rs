@@ -78,3 +78,20 @@ async fn credentials_that_are_refused_are_no_reason_to_wait() {
     let error = wait_until_ready(&api.client(), |_| {}).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unauthorized(_)));
 }
+
+#[tokio::test]
+async fn a_command_gives_up_where_nobody_answers_and_says_who_did_not() {
+    // Nobody listens on port 1.
+    let (_dir, target) = kubeconfig("", "");
+    let error = connect_within(&target, Duration::from_millis(300)).await.err().unwrap();
+    let ConnectError::Unreachable { url, why, .. } = &error else { panic!("{error}") };
+    assert!(url.contains("127.0.0.1:1") && why.contains("refused"), "{error}");
+
+    // This one takes connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let path = target.kubeconfig.clone().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("127.0.0.1:1", &silent.local_addr().unwrap().to_string())).unwrap();
+    let error = connect_within(&target, Duration::from_millis(300)).await.err().unwrap();
+    assert!(matches!(&error, ConnectError::Unreachable { why, .. } if why.contains("says nothing")), "{error}");
+}
