@@ -30,7 +30,10 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 
-use crate::telemetry::{ControllerMetrics, Metrics, ReconcileLog};
+use crate::{
+    paused::Paused,
+    telemetry::{ControllerMetrics, Metrics, ReconcileLog},
+};
 
 /// A plugin that asks to be called again at once is called again after this time: as long as the first retry waits, so that it cannot spin.
 const SOONEST: Duration = Duration::from_millis(50);
@@ -131,18 +134,19 @@ impl Controller {
     pub fn start(shared: Arc<Shared>, spec: manifest::Controller, watches: Watches, before: Option<&Self>) -> Self {
         let queue = Arc::new(WorkQueue::new(operetta_core::backoff::Backoff::default()));
         let caller = Caller { plugin: shared.plugin.clone(), controller: spec.name.clone() };
-        let metrics = shared.metrics.controller(&caller, &queue, &shared.policy);
+        let paused = Arc::new(Paused::default());
+        let metrics = shared.metrics.controller(&caller, &queue, &shared.policy, &paused);
         let (commands, inbox) = mpsc::unbounded_channel();
         let (tell, caches) = watch::channel(Caches::Filling);
         let stop = CancellationToken::new();
         let running = TaskTracker::new();
         let span = tracing::info_span!("controller", plugin = %shared.plugin, controller = %spec.name);
 
-        let listener = Listener::new(queue.clone(), &spec, watches, tell);
+        let listener = Listener::new(queue.clone(), paused.clone(), &spec, watches, tell);
         tokio::spawn(stop.clone().run_until_cancelled_owned(listener.run(inbox)).instrument(span.clone()));
         let primary = spec.primary.clone();
         let dispatcher =
-            Dispatcher { caller, shared, primary, queue: queue.clone(), running: running.clone(), metrics };
+            Dispatcher { caller, shared, primary, queue: queue.clone(), paused, running: running.clone(), metrics };
         let before = before.map(|before| before.running.clone());
         let work = async move {
             if let Some(before) = before {
@@ -218,6 +222,7 @@ type Told = (Arc<[Source]>, Option<Change>);
 /// Turns changes into keys.
 struct Listener {
     queue: Arc<WorkQueue<ObjectKey>>,
+    paused: Arc<Paused>,
     router: Router,
     changes: SelectAll<BoxStream<'static, Told>>,
     /// What keeps the subscriptions.
@@ -237,6 +242,7 @@ struct Listener {
 impl Listener {
     fn new(
         queue: Arc<WorkQueue<ObjectKey>>,
+        paused: Arc<Paused>,
         spec: &manifest::Controller,
         watches: Watches,
         caches: watch::Sender<Caches>,
@@ -256,6 +262,7 @@ impl Listener {
         }
         Self {
             queue,
+            paused,
             router: Router::new(spec),
             changes,
             missing: guards.len(),
@@ -290,7 +297,7 @@ impl Listener {
                     Some(Command::Watch(spec, watches, caches)) => {
                         let mut vanished = self.vanished;
                         vanished.append(&mut self.primaries);
-                        self = Self::new(self.queue, &spec, watches, caches);
+                        self = Self::new(self.queue, self.paused, &spec, watches, caches);
                         (self.vanished, self.cause) = (vanished, Cause::Resync);
                         resync = period(self.resync);
                     }
@@ -308,6 +315,7 @@ impl Listener {
         if self.missing > 0 {
             return;
         }
+        self.paused.retain(&self.primaries);
         for key in std::mem::take(&mut self.vanished) {
             self.queue.add(key, Priority::Initial, self.cause);
         }
@@ -329,6 +337,7 @@ impl Listener {
         let kind = self.kind.borrow().clone();
         for role in roles {
             if *role == Source::Primary {
+                self.paused.note(key, new.as_deref());
                 if new.is_some() {
                     self.primaries.insert(key.clone());
                 } else if self.primaries.remove(key) && found_early {
@@ -357,6 +366,7 @@ struct Dispatcher {
     caller: Caller,
     primary: Resource,
     queue: Arc<WorkQueue<ObjectKey>>,
+    paused: Arc<Paused>,
     running: TaskTracker,
     metrics: Arc<ControllerMetrics>,
 }
@@ -383,7 +393,8 @@ impl Dispatcher {
 
     async fn reconcile(self: Arc<Self>, job: Job<ObjectKey>) {
         let version = self.shared.version.load_full();
-        if !version.scope.contains(job.key.namespace.as_ref()) {
+        // Whatever woke it; when a person lets it go on, that wakes it again.
+        if !version.scope.contains(job.key.namespace.as_ref()) || self.paused.contains(&job.key) {
             self.queue.done(&job.key, Next::Await);
             return;
         }

@@ -12,6 +12,7 @@ pub mod generate;
 mod install;
 pub mod loader;
 mod output;
+pub mod paused;
 pub mod plugin;
 mod run;
 pub mod supervisor;

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use crate::{
+    annotation::{PAUSED, RECONCILE_REQUESTED},
     name::{NameError, Namespace, ServiceAccount},
     port::ApiError,
     resource::{ObjectKey, Resource},
@@ -41,6 +42,10 @@ pub struct Meta {
     pub labels: u64,
     /// Tells whether annotations changed.
     pub annotations: u64,
+    /// Whether a person has paused it.
+    pub paused: bool,
+    /// Tells whether a person asked anew for a reconcile.
+    pub requested: u64,
     /// The owner reference with `controller: true`.
     pub controller: Option<Owner>,
 }
@@ -70,6 +75,7 @@ impl Cached {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let key =
             ObjectKey::parse(Some(text("/metadata/namespace")).filter(|n| !n.is_empty()), text("/metadata/name"))?;
+        let annotation = |name: &str| object.pointer("/metadata/annotations").and_then(|all| all.get(name));
         let meta = Meta {
             uid: text("/metadata/uid").to_owned(),
             resource_version: text("/metadata/resourceVersion").to_owned(),
@@ -77,6 +83,8 @@ impl Cached {
             deleting: object.pointer("/metadata/deletionTimestamp").is_some_and(|t| !t.is_null()),
             labels: fingerprint(object.pointer("/metadata/labels")),
             annotations: fingerprint(object.pointer("/metadata/annotations")),
+            paused: annotation(PAUSED).is_some(),
+            requested: fingerprint_of(annotation(RECONCILE_REQUESTED)),
             controller: controller_of(&object),
         };
         Ok((key, Self { json: object.to_string().into(), meta }))
@@ -95,6 +103,12 @@ fn fingerprint(map: Option<&Value>) -> u64 {
         let sorted: BTreeMap<_, _> = map.iter().map(|(k, v)| (k, v.as_str().unwrap_or_default())).collect();
         sorted.hash(&mut hasher);
     }
+    hasher.finish()
+}
+
+fn fingerprint_of(text: Option<&Value>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.and_then(Value::as_str).hash(&mut hasher);
     hasher.finish()
 }
 

@@ -5,6 +5,7 @@
 //!
 //! | module | owns |
 //! | --- | --- |
+//! | [`annotation`] | what a person says to the host on an object |
 //! | [`name`], [`resource`] | names, parsed once at the border |
 //! | [`manifest`] | what a plugin says of itself |
 //! | [`grant`] | what the administrator lets it do |
@@ -16,6 +17,7 @@
 //! | [`cache`] | what is kept of an object, how a change is told |
 //! | [`route`] | which keys an event wakes |
 
+pub mod annotation;
 pub mod backoff;
 pub mod cache;
 pub mod effect;

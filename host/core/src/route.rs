@@ -92,6 +92,10 @@ impl Router {
     fn primary_wakes(&self, old: Option<&Cached>, new: Option<&Cached>) -> bool {
         let (Some(old), Some(new)) = (old, new) else { return true };
         let (old, new) = (&old.meta, &new.meta);
+        // What a person asked for is not the controller's to filter.
+        if old.requested != new.requested || old.paused && !new.paused {
+            return true;
+        }
         if old.uid != new.uid || old.deleting != new.deleting || self.predicates.is_empty() {
             return true;
         }
@@ -206,6 +210,13 @@ mod tests {
         assert!(wakes(thing(1, json!({})), thing(1, json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}))));
         assert!(wakes(thing(1, json!({})), thing(1, json!({"uid": "another incarnation"}))));
         assert!(!wakes(thing(1, json!({})), thing(1, json!({"annotations": {"a": "b"}, "resourceVersion": "2"}))));
+        let said = |annotations: Value| thing(1, json!({"annotations": annotations}));
+        let requested = |at: &str| said(json!({"operetta.dev/reconcile-requested-at": at}));
+        assert!(wakes(said(json!({})), requested("1")));
+        assert!(wakes(requested("1"), requested("2")));
+        assert!(!wakes(requested("1"), requested("1")));
+        assert!(!wakes(said(json!({})), said(json!({"operetta.dev/paused": "false"}))), "pausing is no reason to run");
+        assert!(wakes(said(json!({"operetta.dev/paused": ""})), said(json!({}))));
         let mut all = Router::new(&controller(json!({})));
         assert_eq!(woken(&mut all, &Source::Primary, &change("a", thing(1, json!({})), thing(1, json!({})))), ["n/a"]);
     }

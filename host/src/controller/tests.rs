@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use operetta_core::{
+    annotation::{PAUSED, RECONCILE_REQUESTED},
     name::{AccountName, Namespace},
     port::{Level, Log, database::NoDatabases},
 };
@@ -460,6 +461,81 @@ async fn a_watch_that_is_ended_from_outside_is_noticed_until_there_are_new_ones(
     assert!(!controller.is_lost());
     tokio::time::timeout(SOON, controller.synced()).await.unwrap();
     scene.runs.until("what came while nobody listened", |runs| runs.iter().any(|run| run.key == key("b"))).await;
+}
+
+/// An object of namespace `n` with this annotation.
+fn annotate(scene: &Scene, name: &str, annotation: &str, value: &str) {
+    scene.world.apply_with(&things(), "n", name, json!({"annotations": {annotation: value}}));
+}
+
+fn predicated() -> manifest::Controller {
+    manifest::Controller { predicates: [manifest::Predicate::Generation].into(), ..spec() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_who_asks_for_a_reconcile_gets_it_whatever_the_controller_waits_for() {
+    let scene = scene();
+    scene.runs.act(|request, _| async move {
+        match request.key.name.as_str() {
+            "fails" => Err(Failure::Retryable("again and again".into())),
+            "gave-up" => Err(Failure::Terminal("never".into())),
+            "asked" => Ok(Outcome::RequeueAfter(Duration::from_mins(50))),
+            _ => done(),
+        }
+    });
+    for name in ["fails", "gave-up", "asked", "done"] {
+        scene.world.apply(&things(), name);
+    }
+    let _controller = scene.start_with(predicated()).await;
+    // Long enough that the next try of the one that fails is minutes away.
+    scene.runs.until("the 12th failure", |runs| runs.last().is_some_and(|run| run.attempt == 12)).await;
+    scene.runs.clear();
+    let before = Instant::now();
+    for (count, name) in ["fails", "gave-up", "asked", "done"].into_iter().enumerate() {
+        annotate(&scene, name, RECONCILE_REQUESTED, "2026-01-01T00:00:00Z");
+        let runs = scene.runs.count(count + 1).await;
+        assert_eq!((&runs[count].key, runs[count].cause), (&key(name), Cause::Changed));
+    }
+    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_object_is_left_alone_until_it_is_resumed() {
+    let scene = scene();
+    scene.runs.act(|_, _| async { Ok(Outcome::RequeueAfter(Duration::from_mins(1))) });
+    annotate(&scene, "early", PAUSED, "");
+    scene.world.apply(&things(), "a");
+    scene.world.apply(&things(), "neighbour");
+    let mut controller = scene.start_with(predicated()).await;
+    scene.runs.count(2).await;
+    let paused = || {
+        let text = scene.shared.metrics.encode().unwrap();
+        let series = "operetta_paused_objects{controller=\"demo/main\",plugin=\"demo\"} ";
+        text.lines().find_map(|line| line.strip_prefix(series)).map(str::to_owned).unwrap()
+    };
+    // Whatever the value says: presence counts.
+    annotate(&scene, "a", PAUSED, "false");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(paused(), "2");
+    scene.runs.clear();
+    // Nothing of this wakes it: its requeue, what it owns, its own deletion, other code, other watches.
+    scene.world.apply_owned("part", "a");
+    let deleting = json!({"annotations": {PAUSED: "false"}, "deletionTimestamp": "2026-01-01T00:00:00Z"});
+    scene.world.apply_with(&things(), "n", "a", deleting);
+    controller.look_at_all();
+    controller.watch(predicated(), watches(&scene.world, &predicated()).await);
+    scene.runs.count(10).await;
+    assert!(scene.runs.all().iter().all(|run| run.key == key("neighbour")), "{:#?}", scene.runs.all());
+    assert_eq!(paused(), "2");
+
+    let before = Instant::now();
+    scene.world.apply_with(&things(), "n", "a", json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
+    scene.runs.until("the one that was resumed", |runs| runs.iter().any(|run| run.key == key("a"))).await;
+    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+    // One that is gone is no longer paused.
+    scene.world.delete(&things(), "early");
+    scene.runs.until("the one that is gone", |runs| runs.iter().any(|run| run.key == key("early"))).await;
+    assert_eq!(paused(), "0");
 }
 
 #[test]

@@ -32,6 +32,7 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 use super::process::Process;
+use crate::paused::Paused;
 
 /// Whose reconcile.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelSet)]
@@ -207,12 +208,14 @@ impl Metrics {
         caller: &Caller,
         queue: &Arc<WorkQueue<ObjectKey>>,
         policy: &Arc<ArcSwap<Policy>>,
+        paused: &Arc<Paused>,
     ) -> Arc<ControllerMetrics> {
         let metrics = Arc::new(ControllerMetrics {
             all: self.clone(),
             whose: Whose::of(caller),
             queue: queue.clone(),
             policy: policy.clone(),
+            paused: paused.clone(),
             runs: AtomicU64::new(0),
             running: Mutex::default(),
         });
@@ -277,6 +280,7 @@ pub struct ControllerMetrics {
     whose: Whose,
     queue: Arc<WorkQueue<ObjectKey>>,
     policy: Arc<ArcSwap<Policy>>,
+    paused: Arc<Paused>,
     /// Numbers the reconciles.
     runs: AtomicU64,
     /// When those that run now began.
@@ -380,6 +384,7 @@ struct Snapshot {
     retries: u64,
     running: i64,
     at_most: i64,
+    paused: i64,
     unfinished: f64,
     longest: f64,
 }
@@ -401,6 +406,7 @@ impl Controllers {
             snapshot.depth += whole(controller.queue.depth().ready);
             snapshot.adds += adds;
             snapshot.retries += retries;
+            snapshot.paused += whole(controller.paused.count());
             snapshot.at_most = whole(controller.policy.load().limits.concurrency);
             for began in controller.lock().values() {
                 let age = began.elapsed().as_secs_f64();
@@ -455,6 +461,12 @@ impl Collector for Controllers {
             "controller_runtime_max_concurrent_reconciles",
             "Reconciles of the plugin that may run at once",
             &|s| Box::new(ConstGauge::new(s.at_most)),
+            false,
+        )?;
+        family(
+            "operetta_paused_objects",
+            "Objects that a person has paused",
+            &|s| Box::new(ConstGauge::new(s.paused)),
             false,
         )
     }

@@ -27,7 +27,7 @@ fn caller() -> Caller {
 fn scene() -> Scene {
     let metrics = Arc::new(Metrics::default());
     let queue = Arc::new(WorkQueue::new(Backoff::default()));
-    let controller = metrics.controller(&caller(), &queue, &Arc::default());
+    let controller = metrics.controller(&caller(), &queue, &Arc::default(), &Arc::default());
     Scene { metrics, queue, controller }
 }
 
@@ -93,6 +93,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         controller_runtime_reconcile_total counter controller,plugin,result
         controller_runtime_terminal_reconcile_errors_total counter controller,plugin
         operetta_denials_total counter plugin
+        operetta_paused_objects gauge controller,plugin
         operetta_plugin_info gauge plugin,version,digest
         operetta_plugin_loads_total counter plugin,result
         operetta_reconcile_cpu_seconds_total counter controller,plugin
@@ -199,7 +200,7 @@ async fn a_controller_that_is_gone_leaves_counters_and_no_gauges() {
     scene.metrics.used(&caller(), Duration::from_millis(3), 1 << 20);
     // Its successor, as after an exchange to another kind.
     let queue = Arc::new(WorkQueue::new(Backoff::default()));
-    let next = scene.metrics.controller(&caller(), &queue, &Arc::default());
+    let next = scene.metrics.controller(&caller(), &queue, &Arc::default(), &Arc::default());
     queue.add(key("a"), Priority::Live, Cause::Changed);
     scene.queue.add(key("b"), Priority::Live, Cause::Changed);
     assert_eq!(scene.of_queue("workqueue_depth"), Some(2.0));
