@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use bytes::{Buf as _, BufMut as _};
 use operetta_api::Channel as ChannelSpec;
 use operetta_core::{
+    limit::{Exceeded, Limit},
     name::ChannelName,
     port::{Channels, Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata},
 };
@@ -110,20 +111,10 @@ async fn until<T>(deadline: Option<Instant>, work: impl Future<Output = Result<T
         .map_err(|found| if found.code() == Code::Cancelled && Instant::now() >= at { late() } else { status(&found) })
 }
 
-/// What is too large to be sent would look like a broken connection.
-fn check_size(message: &[u8], limit: usize) -> Result<(), GrpcStatus> {
-    if message.len() <= limit {
-        return Ok(());
-    }
-    let text = format!("a message of {} bytes cannot be sent; limits.messageKiB allows {limit}", message.len());
-    Err(GrpcStatus::of(8, text))
-}
-
 #[async_trait]
 impl Channels for GrpcChannels {
     async fn unary(&self, channel: &ChannelName, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
         let mut client = self.client(channel)?;
-        check_size(&message, self.limit)?;
         let (request, path, deadline) = begin(call, message)?;
         let response = until(deadline, async {
             client.ready().await.map_err(|e| Status::from_error(e.into()))?;
@@ -202,7 +193,6 @@ impl OpenExchange {
 #[async_trait]
 impl Exchange for OpenExchange {
     async fn send(&self, message: Vec<u8>) -> Result<(), GrpcStatus> {
-        check_size(&message, self.limit)?;
         let outgoing = locked(&self.outgoing).clone();
         let Some(outgoing) = outgoing else {
             return Err(GrpcStatus::of(9, "this side of the stream is closed already"));
@@ -250,10 +240,14 @@ impl Exchange for OpenExchange {
         };
         let mut received = vec![first];
         // What has arrived already; an end or an error is met again by the next call.
-        while received.len() < limit {
+        let mut bytes = received.iter().map(Vec::len).sum::<usize>();
+        while received.len() < limit && bytes < self.limit {
             let next = futures::FutureExt::now_or_never(messages.message());
             match next {
-                Some(Ok(Some(message))) => received.push(message),
+                Some(Ok(Some(message))) => {
+                    bytes += message.len();
+                    received.push(message);
+                }
                 Some(Ok(None)) => {
                     let trailers = messages.trailers().await.map_err(|found| status(&found))?;
                     *locked(&self.trailers) = trailers.as_ref().map(metadata).unwrap_or_default();
@@ -294,11 +288,17 @@ fn status(status: &Status) -> GrpcStatus {
             source = error.source();
         }
     }
+    if status.code() == Code::OutOfRange && message.contains("decoded message length too large") {
+        // That is tonic itself, held by us to the limit.
+        let exceeded = Exceeded { limit: Limit::GrpcMessage, what: message };
+        return exceeded.into();
+    }
     GrpcStatus {
         code: u32::try_from(i32::from(status.code())).unwrap_or(2),
         message,
         details: status.details().to_vec(),
         metadata: metadata(status.metadata()),
+        limit: None,
     }
 }
 

@@ -17,6 +17,7 @@ use futures::{
 use operetta_core::{
     cache::{Change, Informers, KindInfo, Scope, Subscription},
     effect::{Effects, Policy, Ports},
+    limit::Limit,
     manifest,
     name::{PluginName, ServiceAccount},
     port::{ApiError, Caller},
@@ -24,6 +25,7 @@ use operetta_core::{
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::{ObjectKey, Resource},
     route::{Router, Source, sources},
+    share::Tenant,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -38,6 +40,9 @@ use crate::{
 /// A plugin that asks to be called again at once is called again after this time: as long as the first retry waits, so that it cannot spin.
 const SOONEST: Duration = Duration::from_millis(50);
 
+/// How often the log says that keys wait.
+const SELDOM: Duration = Duration::from_mins(10);
+
 /// What the controllers of one plugin share.
 pub struct Shared {
     /// The plugin.
@@ -46,8 +51,8 @@ pub struct Shared {
     pub version: ArcSwap<Version>,
     /// What it may do; exchanged even during one.
     pub policy: Arc<ArcSwap<Policy>>,
-    /// How many reconciles of all plugins run at once. First come, first served, one place at a time, so that no plugin delays another by more than its share.
-    pub all_shares: Arc<Semaphore>,
+    /// Its places among those of all plugins.
+    pub tenant: Tenant,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
@@ -375,13 +380,23 @@ impl Dispatcher {
     async fn run(self) {
         let dispatcher = Arc::new(self);
         let shared = &dispatcher.shared;
+        let mut told = None;
         loop {
             dispatcher.queue.ready().await;
             // The places first and the key last, so that what is most urgent goes when there is room.
             let own_share = shared.version.load().own_share.clone();
+            if own_share.available_permits() == 0 {
+                dispatcher.metrics.exceeded(Limit::Concurrency);
+                if told.is_none_or(|told: Instant| told.elapsed() > SELDOM) {
+                    told = Some(Instant::now());
+                    tracing::info!(
+                        "keys wait for reconciles that run; limits.concurrency in the Plugin document sets how many run at once"
+                    );
+                }
+            }
             // An error means that another version took over, with a share of its own.
             let Ok(own) = own_share.acquire_owned().await else { continue };
-            let Ok(all) = shared.all_shares.clone().acquire_owned().await else { return };
+            let all = shared.tenant.place().await;
             let Some(job) = dispatcher.queue.try_next() else { continue };
             let run = dispatcher.clone().reconcile(job);
             dispatcher.running.spawn(async move {

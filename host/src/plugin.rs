@@ -20,6 +20,7 @@ use operetta_core::{
     name::{ControllerName, Digest, PluginName, ServiceAccount},
     port::{ApiError, Kubernetes, Level, Log},
     reconcile::Reconciler,
+    share::Places,
 };
 use tokio::{
     sync::{Semaphore, watch},
@@ -132,8 +133,8 @@ pub struct Host {
     pub claims: Arc<Claims>,
     /// Where the host works at most.
     pub scope: Scope,
-    /// See [`Shared::all_shares`].
-    pub all_shares: Arc<Semaphore>,
+    /// In which reconciles run.
+    pub places: Arc<Places>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Controllers whose last reconciles are ending.
@@ -595,13 +596,14 @@ impl Plugin {
             plugin: self.name.clone(),
             version: ArcSwap::from_pointee(version),
             policy: Arc::new(ArcSwap::from_pointee(policy)),
-            all_shares: self.host.all_shares.clone(),
+            tenant: self.host.places.join(&self.name),
             metrics: self.host.metrics.clone(),
         })
     }
 
     fn ports(&self, kubernetes: Arc<dyn Kubernetes>, channels: GrpcChannels, databases: DatabasePools) -> Ports {
         let (metrics, plugin) = (self.metrics.clone(), self.name.clone());
+        let limits = self.metrics.clone();
         Ports {
             kubernetes,
             channels: Arc::new(channels),
@@ -611,6 +613,8 @@ impl Plugin {
                 metrics.denied();
                 tracing::warn!(%plugin, what = denial.what, rule = denial.yaml, "denied: not granted to the plugin");
             }),
+            exceeded: Arc::new(move |limit| limits.exceeded(limit)),
+            rates: Arc::default(),
         }
     }
 

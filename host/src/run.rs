@@ -8,12 +8,10 @@ use operetta_core::{
     cache::Scope,
     name::{PluginName, ServiceAccount},
     port::{ApiError, Caller, Kubernetes},
+    share::Places,
 };
 use operetta_sandbox::Usage;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::Semaphore,
-};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -70,7 +68,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
             [] => Scope::All,
             some => Scope::Namespaces(some.iter().cloned().collect()),
         },
-        all_shares: Arc::new(Semaphore::new(args.max_concurrent_reconciles.into())),
+        places: Places::new(args.max_concurrent_reconciles.into()),
         metrics,
         leaving: TaskTracker::new(),
         last_good: Arc::new(LastGoodFolder::open(args.state.state_dir.join("last-good"))?),

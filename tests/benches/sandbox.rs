@@ -108,6 +108,8 @@ fn effects(policy: &Arc<ArcSwap<Policy>>) -> Arc<Effects> {
         databases: Arc::new(NoDatabases),
         log: Arc::new(Nothing),
         denials: Arc::new(|_| {}),
+        exceeded: Arc::new(|_| {}),
+        rates: Arc::default(),
     };
     Arc::new(Effects::new(caller, Arc::clone(policy), ports))
 }

@@ -11,7 +11,7 @@ use operetta_core::{
     cache::Scope,
     effect::Policy,
     grant::{Grants, Rule},
-    limit::Limits,
+    limit::{Limits, MOST_ROWS, MOST_TABLE_ELEMENTS},
     name::{AccountName, ChannelName, DatabaseName, Digest, NameError, Namespace, PluginName, ServiceAccount},
 };
 use schemars::{JsonSchema, Schema};
@@ -163,9 +163,35 @@ pub struct LimitSpec {
     #[serde(rename = "messageKiB", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65536))]
     pub message_kib: Option<u32>,
+    /// Arguments and answers of all host calls of one reconcile, in MiB (512).
+    #[serde(rename = "trafficMiB", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub traffic_mib: Option<u32>,
+    /// Elements of the tables of one reconcile's instance, which are function pointers (100,000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub table_elements: Option<u32>,
+    /// Rows that one SQL statement may answer (10,000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub rows: Option<u32>,
+    /// gRPC exchanges that one reconcile may hold open (100).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub streams: Option<u32>,
+    /// Events that the plugin may publish in a minute, on average (6,000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events_per_minute: Option<u32>,
     /// Lines of log of one reconcile (200).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_lines: Option<u32>,
+    /// Lines of log of the plugin in a minute, on average (30,000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_lines_per_minute: Option<u32>,
+    /// Bytes of one line of log (8,192).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 80, max = 65536))]
+    pub log_line_bytes: Option<u32>,
 }
 
 /// What the host says of a Plugin.
@@ -219,7 +245,13 @@ impl LimitSpec {
             host_calls: self.host_calls.map_or(default.host_calls, u64::from),
             message: size(self.message_kib.map(|m| m.min(65536)), 10, default.message),
             log_lines: self.log_lines.map_or(default.log_lines, u64::from),
-            log_line: default.log_line,
+            traffic: self.traffic_mib.map_or(default.traffic, |n| u64::from(n.clamp(1, 65536)) << 20),
+            tables: size(self.table_elements, 0, default.tables).min(MOST_TABLE_ELEMENTS),
+            rows: size(self.rows, 0, default.rows).min(MOST_ROWS),
+            streams: size(self.streams, 0, default.streams),
+            event_rate: self.events_per_minute.map_or(default.event_rate, u64::from),
+            log_rate: self.log_lines_per_minute.map_or(default.log_rate, u64::from),
+            log_line: size(self.log_line_bytes.map(|n| n.clamp(80, 65536)), 0, default.log_line),
         }
     }
 }

@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use http::Request;
 use operetta_core::{
     cache::{KindInfo, Scope},
-    name::{Namespace, ServiceAccount, Subresource},
+    name::{ContinueToken, FieldSelector, LabelSelector, Namespace, ServiceAccount, Subresource},
     port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch},
     resource::{ObjectKey, Resource},
 };
@@ -30,7 +30,7 @@ use crate::{
     informer::{Informer, Reading, SharedInformers},
     object::Entry,
     request::{Fault, Url, send_json},
-    selector::LabelSelector,
+    selector::Requirements,
 };
 
 /// Objects a page where the caller names no limit.
@@ -146,7 +146,7 @@ impl PluginKubernetes {
             return None;
         }
         let selector = match &options.label_selector {
-            Some(text) => Some(LabelSelector::parse(text)?),
+            Some(text) => Some(Requirements::parse(text.as_str())?),
             None => None,
         };
         let (entries, resource_version) =
@@ -177,9 +177,9 @@ impl PluginKubernetes {
         }
         let mut url = Url::of(resource, namespace).query("limit", &options.limit.unwrap_or(PAGE).to_string());
         for (name, value) in [
-            ("labelSelector", &options.label_selector),
-            ("fieldSelector", &options.field_selector),
-            ("continue", &options.continue_token),
+            ("labelSelector", options.label_selector.as_ref().map(LabelSelector::as_str)),
+            ("fieldSelector", options.field_selector.as_ref().map(FieldSelector::as_str)),
+            ("continue", options.continue_token.as_ref().map(ContinueToken::as_str)),
         ] {
             if let Some(value) = value {
                 url = url.query(name, value);
@@ -187,7 +187,11 @@ impl PluginKubernetes {
         }
         let mut answer = self.ask(url.get()).await.map_err(|fault| self.explain(what, resource, fault))?;
         let text = |pointer: &str| answer.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (continue_token, resource_version) = (text("/metadata/continue"), text("/metadata/resourceVersion"));
+        let (more, resource_version) = (text("/metadata/continue"), text("/metadata/resourceVersion"));
+        let continue_token = match more.as_str() {
+            "" => None,
+            more => Some(ContinueToken::parse(more).map_err(|e| ApiError::Unavailable(format!("{what}: {e}")))?),
+        };
         let items = match answer.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => items,
             _ => Vec::new(),
@@ -196,7 +200,7 @@ impl PluginKubernetes {
             .into_iter()
             .map(|item| decode(what, item, resource, kind).map(|(_, e)| Arc::clone(&e.cached.json)))
             .collect();
-        Ok(Page { items: items?, continue_token: Some(continue_token).filter(|t| !t.is_empty()), resource_version })
+        Ok(Page { items: items?, continue_token, resource_version })
     }
 
     /// Over all namespaces of a plugin that is limited to some: their lists, one after the other.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 /// A selector: all of its requirements must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LabelSelector(Vec<Requirement>);
+pub struct Requirements(Vec<Requirement>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Requirement {
@@ -18,7 +18,7 @@ enum Requirement {
     Absent(String),
 }
 
-impl LabelSelector {
+impl Requirements {
     /// Parses it; none where this module does not know its form.
     pub fn parse(text: &str) -> Option<Self> {
         let requirements: Option<Vec<_>> = split(text)?.into_iter().map(|part| requirement(part.trim())).collect();
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn matches(selector: &str, labels: &str) -> Option<bool> {
-        LabelSelector::parse(selector)
+        Requirements::parse(selector)
             .map(|s| s.matches(&format!("{{\"metadata\":{{\"name\":\"x\",\"labels\":{labels}}}}}")))
     }
 
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_left_to_the_api_server() {
         for selector in ["a>1", "a in (b", "a)b(", "a b", "in (x)", "a=b=c", "=", ",", "a,,b", "a like (b)", "ä=1"] {
-            assert_eq!(LabelSelector::parse(selector), None, "{selector:?}");
+            assert_eq!(Requirements::parse(selector), None, "{selector:?}");
         }
     }
 }

@@ -3,37 +3,30 @@
 //! **The ports are private fields and nothing hands them out**, so an effect that forgets its check cannot be written elsewhere.
 
 mod database;
+mod grpc;
+mod tally;
 
 pub use database::Ask;
+pub use tally::{OnExceeded, Rates};
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use arc_swap::ArcSwap;
 
 use crate::{
     grant::{Access, Denial, Grants, Verb},
-    limit::Limits,
+    limit::{Exceeded, Limit, Limits},
     name::{Namespace, ObjectName, Subresource},
     port::{
-        ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
-        ListOptions, Log, Page, Patch, database::Databases,
+        ApiError, Caller, Channels, DeleteOptions, Event, Kubernetes, Level, ListOptions, Log, Page, Patch,
+        database::Databases,
     },
     resource::{ObjectKey, Resource},
 };
+use tally::{Held, Line, Tally};
 
-/// gRPC's PERMISSION_DENIED.
-const PERMISSION_DENIED: u32 = 7;
-/// gRPC's RESOURCE_EXHAUSTED.
-const RESOURCE_EXHAUSTED: u32 = 8;
-/// gRPC's INVALID_ARGUMENT.
-const INVALID_ARGUMENT: u32 = 3;
+/// How often a page is asked for anew because what came does not fit into an answer: each time as much as fitted before.
+const SMALLER_PAGES: usize = 3;
 
 /// The ports of one plugin.
 #[derive(Clone)]
@@ -48,6 +41,10 @@ pub struct Ports {
     pub log: Arc<dyn Log>,
     /// Told of every denial.
     pub denials: Arc<dyn Fn(&Denial) + Send + Sync>,
+    /// Told of every limit that is met.
+    pub exceeded: OnExceeded,
+    /// What is counted over all reconciles.
+    pub rates: Arc<Rates>,
 }
 
 /// What one plugin may do, and with how much; shared by its reconciles and exchanged live.
@@ -66,16 +63,26 @@ pub struct Effects {
     caller: Caller,
     policy: Arc<ArcSwap<Policy>>,
     ports: Ports,
+    /// As it was when the reconcile began.
     settings: Arc<Policy>,
-    calls: AtomicU64,
-    lines: AtomicU64,
+    tally: Arc<Tally>,
+}
+
+/// A call to the world under way, for as long as it is held.
+pub struct UnderWay(#[allow(dead_code, reason = "it is held")] Held);
+
+impl From<Exceeded> for ApiError {
+    fn from(exceeded: Exceeded) -> Self {
+        Self::TooLarge(exceeded.to_string())
+    }
 }
 
 impl Effects {
     /// For one reconcile of `caller`.
     pub fn new(caller: Caller, policy: Arc<ArcSwap<Policy>>, ports: Ports) -> Self {
         let settings = policy.load_full();
-        Self { caller, policy, ports, settings, calls: AtomicU64::new(0), lines: AtomicU64::new(0) }
+        let tally = Tally::new(settings.limits.clone(), Arc::clone(&ports.rates), Arc::clone(&ports.exceeded));
+        Self { caller, policy, ports, settings, tally: Arc::new(tally) }
     }
 
     /// Who acts.
@@ -93,18 +100,50 @@ impl Effects {
         self.settings.settings.get(name).map(String::as_str)
     }
 
-    /// One object.
-    pub async fn get(&self, resource: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError> {
-        self.count(0)?;
-        self.allow(Verb::Get, resource, None, key.namespace.as_ref(), Some(&key.name))?;
-        self.ports.kubernetes.get(&self.caller, resource, key, live).await
+    /// Counts a limit that a reconcile meets on its way to an effect.
+    pub fn exceed(&self, limit: Limit, what: impl Into<String>) -> Exceeded {
+        self.tally.exceed(limit, what)
     }
 
-    /// Objects of one kind.
+    /// Holds the arguments of a call while it waits.
+    pub fn under_way(&self, bytes: usize) -> Result<UnderWay, Exceeded> {
+        self.tally.wait(bytes).map(UnderWay)
+    }
+
+    /// One object.
+    pub async fn get(&self, resource: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError> {
+        self.call(0)?;
+        self.allow(Verb::Get, resource, None, key.namespace.as_ref(), Some(&key.name))?;
+        self.answer(self.ports.kubernetes.get(&self.caller, resource, key, live).await)
+    }
+
+    /// Objects of one kind: a page of at most as many as asked for, and of no more bytes than an answer may have.
     pub async fn list(&self, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError> {
-        self.count(0)?;
+        self.call(0)?;
         self.allow(Verb::List, resource, None, options.namespace.as_ref(), None)?;
-        self.ports.kubernetes.list(&self.caller, resource, options).await
+        let most = self.tally.limits.message;
+        let mut options = options.clone();
+        for _ in 0..SMALLER_PAGES {
+            let page = self.ports.kubernetes.list(&self.caller, resource, &options).await?;
+            let mut bytes = 0_usize;
+            let fitting = page.items.iter().take_while(|item| {
+                bytes = bytes.saturating_add(item.len());
+                bytes <= most
+            });
+            let fitting = fitting.count();
+            if fitting == page.items.len() {
+                self.tally.answer(bytes, Limit::List)?;
+                return Ok(page);
+            }
+            self.tally.exceed(Limit::List, "");
+            if fitting == 0 {
+                break;
+            }
+            // Pages come in the order of names, so that fewer objects are the first of those that came.
+            options.limit = u32::try_from(fitting).ok();
+        }
+        let what = format!("a page of one object of {resource} has more than {most} bytes");
+        Err(Exceeded { limit: Limit::List, what }.into())
     }
 
     /// Makes an object.
@@ -114,9 +153,9 @@ impl Effects {
         namespace: Option<&Namespace>,
         object: String,
     ) -> Result<Arc<str>, ApiError> {
-        self.count(object.len())?;
+        self.call(object.len())?;
         self.allow(Verb::Create, resource, None, namespace, None)?;
-        self.ports.kubernetes.create(&self.caller, resource, namespace, object).await
+        self.answer(self.ports.kubernetes.create(&self.caller, resource, namespace, object).await)
     }
 
     /// Changes an object. Without the right to create, an apply to an object that does not exist is `NotFound`, as with kubectl.
@@ -128,7 +167,7 @@ impl Effects {
         patch: Patch,
     ) -> Result<Arc<str>, ApiError> {
         let (Patch::Apply(body) | Patch::Merge(body) | Patch::Json(body)) = &patch;
-        self.count(body.len())?;
+        self.call(body.len())?;
         self.allow(Verb::Patch, resource, subresource, key.namespace.as_ref(), Some(&key.name))?;
         if matches!(patch, Patch::Apply(_)) && subresource.is_none() {
             // Server-side apply makes the object where there is none, which RBAC lets pass with `create`; a plugin that may not create is held to objects that exist.
@@ -142,7 +181,7 @@ impl Effects {
                 return Err(self.deny(&denial));
             }
         }
-        self.ports.kubernetes.patch(&self.caller, resource, key, subresource, patch).await
+        self.answer(self.ports.kubernetes.patch(&self.caller, resource, key, subresource, patch).await)
     }
 
     /// Replaces an object.
@@ -153,42 +192,26 @@ impl Effects {
         subresource: Option<&Subresource>,
         object: String,
     ) -> Result<Arc<str>, ApiError> {
-        self.count(object.len())?;
+        self.call(object.len())?;
         self.allow(Verb::Update, resource, subresource, key.namespace.as_ref(), Some(&key.name))?;
-        self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object).await
+        self.answer(self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object).await)
     }
 
     /// Removes an object.
     pub async fn delete(&self, resource: &Resource, key: &ObjectKey, options: &DeleteOptions) -> Result<(), ApiError> {
-        self.count(0)?;
+        self.call(0)?;
         self.allow(Verb::Delete, resource, None, key.namespace.as_ref(), Some(&key.name))?;
         self.ports.kubernetes.delete(&self.caller, resource, key, options).await
     }
 
     /// Publishes an event.
     pub async fn publish(&self, event: Event) -> Result<(), ApiError> {
-        self.count(event.message.len())?;
+        self.call(event.message.len())?;
         self.policy.load().grants.check_events().map_err(|denial| self.deny(&denial))?;
         // Regarding an object that it could not read, an event would be a way to write about strangers' objects.
         self.allow(Verb::Get, &event.resource, None, event.key.namespace.as_ref(), Some(&event.key.name))?;
+        self.tally.event()?;
         self.ports.kubernetes.publish(&self.caller, event).await
-    }
-
-    /// A unary gRPC call on a named channel.
-    pub async fn unary(&self, channel: &str, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
-        let (channel, call) = self.allow_grpc(channel, call, message.len())?;
-        self.ports.channels.unary(&channel, call, message).await
-    }
-
-    /// Opens a streaming gRPC call on a named channel.
-    pub async fn open(&self, channel: &str, call: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
-        let (channel, call) = self.allow_grpc(channel, call, 0)?;
-        self.ports.channels.open(&channel, call).await
-    }
-
-    /// Counts a message sent on an open stream.
-    pub fn count_message(&self, bytes: usize) -> Result<(), GrpcStatus> {
-        self.count(bytes).map_err(|error| GrpcStatus::of(RESOURCE_EXHAUSTED, error.to_string()))
     }
 
     /// Whether a log line of this level would be kept.
@@ -201,43 +224,39 @@ impl Effects {
         if !self.ports.log.enabled(level) {
             return;
         }
-        let limits = &self.settings.limits;
-        let before = self.lines.fetch_add(1, Ordering::Relaxed);
-        if before > limits.log_lines {
-            return;
+        let limits = &self.tally.limits;
+        match self.tally.line() {
+            Line::Kept(0) => {}
+            Line::Kept(left_out) => {
+                let text = format!(
+                    "{left_out} lines were left out: the plugin logs more than its limit of {} a minute",
+                    limits.log_rate
+                );
+                self.ports.log.write(Level::Warn, "operetta", &text, &[]);
+            }
+            Line::FirstOver => {
+                let text = format!(
+                    "this reconcile logs more than its limit of {} lines; the rest is dropped",
+                    limits.log_lines
+                );
+                self.ports.log.write(Level::Warn, "operetta", &text, &[]);
+                return;
+            }
+            Line::LeftOut => return,
         }
-        if before == limits.log_lines {
-            let text =
-                format!("this reconcile logs more than its limit of {} lines; the rest is dropped", limits.log_lines);
-            self.ports.log.write(Level::Warn, "operetta", &text, &[]);
-            return;
-        }
-        let mut room = limits.log_line;
+        let (mut room, mut whole) = (limits.log_line, true);
         let mut clean = |text: &str| {
-            let text = printable(text, room);
+            let (text, all) = cut(text, room);
             room = room.saturating_sub(text.len());
+            whole &= all;
             text
         };
         let (target, message) = (clean(target), clean(message));
         let fields: Vec<_> = fields.iter().take(32).map(|(name, value)| (clean(name), clean(value))).collect();
+        if !whole {
+            self.tally.exceed(Limit::LogLine, "");
+        }
         self.ports.log.write(level, &target, &message, &fields);
-    }
-
-    fn allow_grpc(
-        &self,
-        channel: &str,
-        call: GrpcCall,
-        bytes: usize,
-    ) -> Result<(crate::name::ChannelName, GrpcCall), GrpcStatus> {
-        self.count_message(bytes)?;
-        let channel = self.policy.load().grants.check_channel(channel).map_err(|denial| {
-            (self.ports.denials)(&denial);
-            GrpcStatus::of(PERMISSION_DENIED, format!("denied: {denial}"))
-        })?;
-        check_path(&call.path).map_err(|why| GrpcStatus::of(INVALID_ARGUMENT, why))?;
-        check_metadata(&call.metadata).map_err(|why| GrpcStatus::of(INVALID_ARGUMENT, why))?;
-        let limit = self.settings.limits.deadline;
-        Ok((channel, GrpcCall { deadline: Some(call.deadline.map_or(limit, |d: Duration| d.min(limit))), ..call }))
     }
 
     fn allow(
@@ -267,26 +286,24 @@ impl Effects {
         ApiError::Denied(denial.to_string())
     }
 
-    fn count(&self, bytes: usize) -> Result<(), ApiError> {
-        let limits = &self.settings.limits;
-        if bytes > limits.message {
-            return Err(ApiError::TooLarge(format!(
-                "{bytes} bytes in one call; limits.messageKiB allows {}",
-                limits.message
-            )));
-        }
-        if self.calls.fetch_add(1, Ordering::Relaxed) >= limits.host_calls {
-            return Err(ApiError::TooLarge(format!(
-                "more than {} host calls in one reconcile; raise limits.hostCalls in the Plugin document if it needs more",
-                limits.host_calls
-            )));
-        }
-        Ok(())
+    fn call(&self, bytes: usize) -> Result<(), Exceeded> {
+        self.tally.call(bytes, Limit::Message)
+    }
+
+    fn answer(&self, answer: Result<Arc<str>, ApiError>) -> Result<Arc<str>, ApiError> {
+        let object = answer?;
+        self.tally.answer(object.len(), Limit::Message)?;
+        Ok(object)
     }
 }
 
 /// The text without control characters (escaped as Rust does) and without those that change the direction of writing, at most `room` bytes.
 pub fn printable(text: &str, room: usize) -> String {
+    cut(text, room).0
+}
+
+/// The same, and whether that is all of it.
+fn cut(text: &str, room: usize) -> (String, bool) {
     let mut clean = String::with_capacity(text.len().min(room));
     for c in text.chars() {
         let hidden = c.is_control()
@@ -294,49 +311,14 @@ pub fn printable(text: &str, room: usize) -> String {
         let size = if hidden { c.escape_default().count() } else { c.len_utf8() };
         if clean.len() + size > room {
             clean.push('…');
-            break;
+            return (clean, false);
         }
         if hidden { clean.extend(c.escape_default()) } else { clean.push(c) }
     }
-    clean
+    (clean, true)
 }
 
-fn check_path(path: &str) -> Result<(), String> {
-    let word = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    match path.strip_prefix('/').and_then(|rest| rest.split_once('/')) {
-        Some((service, method)) if path.len() <= 512 && service.split('.').all(word) && word(method) => Ok(()),
-        _ => Err(format!("{:?} is not a gRPC path; write /package.Service/Method", printable(path, 200))),
-    }
-}
-
-fn check_metadata(metadata: &[(String, Vec<u8>)]) -> Result<(), String> {
-    /// HTTP's own, and those with which a request could be taken for another's.
-    const RESERVED: [&str; 10] = [
-        "host",
-        "te",
-        "connection",
-        "content-type",
-        "content-length",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "cookie",
-        "authorization",
-    ];
-    for (key, value) in metadata {
-        let form = !key.is_empty()
-            && key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.'));
-        if !form || key.starts_with("grpc-") || RESERVED.contains(&key.as_str()) {
-            return Err(format!("metadata key {:?} is not allowed from a plugin", printable(key, 100)));
-        }
-        if !key.ends_with("-bin") && !value.iter().all(|b| matches!(b, 0x20..=0x7e)) {
-            return Err(format!(
-                "metadata value of {key:?} is not printable ASCII; a key that ends in -bin may carry bytes"
-            ));
-        }
-    }
-    Ok(())
-}
-
+#[cfg(test)]
+mod limit_tests;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@
 //! | [`effect`] | the one way out: checks the grant, then calls the port |
 //! | [`reconcile`] | requests, outcomes, failures |
 //! | [`queue`], [`backoff`] | which key runs next |
+//! | [`share`] | which plugin gets the next place |
 //! | [`cache`] | what is kept of an object, how a change is told |
 //! | [`route`] | which keys an event wakes |
 
@@ -30,3 +31,4 @@ pub mod queue;
 pub mod reconcile;
 pub mod resource;
 pub mod route;
+pub mod share;

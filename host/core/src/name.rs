@@ -26,7 +26,14 @@ const LABEL: &str =
     "use at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit (RFC 1123)";
 const SUBDOMAIN: &str = "use at most 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit (RFC 1123)";
 const PATH_SEGMENT: &str =
-    "use 1 to 253 characters that are not control characters, '/', '%', '?', '#' or white space, and not '.' or '..'";
+    "use 1 to 253 printable ASCII characters that are not '/', '\\', '%', '?', '#' or white space, and not '.' or '..'";
+
+const SELECTOR: &str =
+    "use at most 4,096 characters as `kubectl -l` and `--field-selector` take them, such as app=web,tier!=db";
+/// Bytes of a selector.
+const SELECTOR_BYTES: usize = 4 << 10;
+const TOKEN: &str = "give back what the page before said";
+const KEY: &str = "use 1 to 253 letters, digits, '-', '_' and '.', and not '.' or '..'";
 
 fn is_label(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -45,7 +52,31 @@ fn is_path_segment(text: &str) -> bool {
     (1..=253).contains(&text.len())
         && text != "."
         && text != ".."
-        && text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b'%' | b'?' | b'#'))
+        && text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b'\\' | b'%' | b'?' | b'#'))
+}
+
+/// As the API server checks the keys of Secrets and ConfigMaps (`IsConfigMapKey`).
+fn is_config_key(text: &str) -> bool {
+    (1..=253).contains(&text.len())
+        && !text.starts_with("..")
+        && text != "."
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+/// What a selector of labels is made of: keys, values, operators and lists in parentheses.
+fn is_label_selector(text: &str) -> bool {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b" -_./=!,()<>".contains(&b);
+    text.len() <= SELECTOR_BYTES && text.bytes().all(fine)
+}
+
+/// Values of fields may hold anything, so this only keeps to one line of ASCII.
+fn is_field_selector(text: &str) -> bool {
+    text.len() <= SELECTOR_BYTES && text.bytes().all(|b| matches!(b, 0x20..=0x7e))
+}
+
+/// The API server's are base64, and nobody else's affair.
+fn is_continue_token(text: &str) -> bool {
+    (1..=8 << 10).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
 macro_rules! name {
@@ -166,6 +197,42 @@ name!(
     SUBDOMAIN
 );
 
+name!(
+    /// Which labels objects must have, as `kubectl -l` takes it.
+    LabelSelector,
+    "label selector",
+    is_label_selector,
+    SELECTOR
+);
+name!(
+    /// Which fields objects must have, as `kubectl --field-selector` takes it.
+    FieldSelector,
+    "field selector",
+    is_field_selector,
+    SELECTOR
+);
+name!(
+    /// Where the next page of a list begins.
+    ContinueToken,
+    "continue token",
+    is_continue_token,
+    TOKEN
+);
+name!(
+    /// A Secret or a ConfigMap.
+    ConfigName,
+    "name of a Secret or ConfigMap",
+    is_subdomain,
+    SUBDOMAIN
+);
+name!(
+    /// A key of a Secret or a ConfigMap.
+    ConfigKey,
+    "key of a Secret or ConfigMap",
+    is_config_key,
+    KEY
+);
+
 /// A service account, whose rights a plugin acts with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -282,6 +349,8 @@ impl fmt::Debug for Digest {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -297,6 +366,72 @@ mod tests {
         }
         for text in ["-a", "a-", "A", "a.b", &"a".repeat(64)] {
             assert!(PluginName::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    /// What an attacker would write into a name.
+    fn trick() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            Just("../".to_owned()),
+            Just("..".to_owned()),
+            Just("%2f".to_owned()),
+            Just("%2e%2e".to_owned()),
+            Just("?".to_owned()),
+            Just("#".to_owned()),
+            Just("\r\n".to_owned()),
+            Just("\0".to_owned()),
+            Just("\\".to_owned()),
+            Just("//".to_owned()),
+            // Look-alikes of a solidus, a full stop and an a, and what turns the writing round.
+            Just("\u{2215}".to_owned()),
+            Just("\u{ff0e}".to_owned()),
+            Just("\u{430}".to_owned()),
+            Just("\u{202e}".to_owned()),
+            "[a-z0-9.:-]{1,8}",
+            any::<char>().prop_map(String::from),
+        ];
+        prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
+    }
+
+    fn is_harmless(text: &str) -> bool {
+        text.bytes().all(|b| b.is_ascii_graphic() && !b"/%?#\\".contains(&b)) && !matches!(text, "" | "." | "..")
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_holds_what_means_something_in_a_url_a_header_or_a_line(text in trick()) {
+            let taken = [
+                PluginName::parse(&text).is_ok(),
+                ControllerName::parse(&text).is_ok(),
+                ChannelName::parse(&text).is_ok(),
+                DatabaseName::parse(&text).is_ok(),
+                Label::parse(&text).is_ok(),
+                Namespace::parse(&text).is_ok(),
+                ObjectName::parse(&text).is_ok(),
+                Subresource::parse(&text).is_ok(),
+                GroupName::parse(&text).is_ok(),
+                AccountName::parse(&text).is_ok(),
+                ConfigName::parse(&text).is_ok(),
+                ConfigKey::parse(&text).is_ok(),
+            ];
+            prop_assert!(is_harmless(&text) || !taken.contains(&true), "{:?}: {:?}", text, taken);
+        }
+
+        #[test]
+        fn selectors_and_tokens_are_one_line_of_ascii(text in trick()) {
+            let taken = [
+                LabelSelector::parse(&text).is_ok(),
+                FieldSelector::parse(&text).is_ok(),
+                ContinueToken::parse(&text).is_ok(),
+            ];
+            prop_assert!(text.bytes().all(|b| matches!(b, 0x20..=0x7e)) || !taken.contains(&true), "{:?}", text);
+        }
+
+        #[test]
+        fn an_error_about_a_name_is_one_line(text in trick()) {
+            if let Err(error) = ObjectName::parse(&text) {
+                prop_assert!(!error.to_string().contains(['\r', '\n', '\0', '\u{202e}']), "{:?}", error.to_string());
+            }
         }
     }
 

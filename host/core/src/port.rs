@@ -9,7 +9,11 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    name::{ChannelName, ControllerName, FieldManager, Namespace, PluginName, Subresource},
+    limit::Limit,
+    name::{
+        ChannelName, ContinueToken, ControllerName, FieldManager, FieldSelector, LabelSelector, Namespace, PluginName,
+        Subresource,
+    },
     resource::{ObjectKey, Resource},
 };
 
@@ -73,13 +77,13 @@ pub struct ListOptions {
     /// Only here; none is everywhere.
     pub namespace: Option<Namespace>,
     /// As in `kubectl -l`.
-    pub label_selector: Option<String>,
+    pub label_selector: Option<LabelSelector>,
     /// As in `kubectl --field-selector`.
-    pub field_selector: Option<String>,
+    pub field_selector: Option<FieldSelector>,
     /// Objects a page, 1 to 1,000.
     pub limit: Option<u32>,
     /// From the page before.
-    pub continue_token: Option<String>,
+    pub continue_token: Option<ContinueToken>,
     /// Ask the API server, not a cache.
     pub live: bool,
 }
@@ -90,7 +94,7 @@ pub struct Page {
     /// Objects as JSON without managed fields.
     pub items: Vec<Arc<str>>,
     /// For the next page.
-    pub continue_token: Option<String>,
+    pub continue_token: Option<ContinueToken>,
     /// Of the collection.
     pub resource_version: String,
 }
@@ -229,12 +233,14 @@ pub struct GrpcStatus {
     pub details: Vec<u8>,
     /// Its trailers.
     pub metadata: Metadata,
+    /// The limit of the plugin that was met, where no service said this.
+    pub limit: Option<Limit>,
 }
 
 impl GrpcStatus {
     /// A status that the host itself makes.
     pub fn of(code: u32, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: Vec::new(), metadata: Vec::new() }
+        Self { code, message: message.into(), details: Vec::new(), metadata: Vec::new(), limit: None }
     }
 }
 
@@ -279,7 +285,7 @@ pub trait Exchange: Send + Sync {
     fn half_close(&self);
     /// Waits for the headers.
     async fn headers(&self) -> Result<Metadata, GrpcStatus>;
-    /// At least one message and at most `limit`, or none at the end.
+    /// At least one message and at most `limit`, or none at the end; what has not been fetched waits with the peer.
     async fn receive(&self, limit: usize) -> Result<Vec<Vec<u8>>, GrpcStatus>;
     /// Empty before the end. Never waits.
     fn trailers(&self) -> Metadata;

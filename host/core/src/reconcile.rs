@@ -4,7 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use crate::{effect::Effects, name::ControllerName, resource::ObjectKey};
+use crate::{
+    effect::Effects,
+    limit::{Exceeded, Limit, STACK},
+    name::ControllerName,
+    resource::ObjectKey,
+};
 
 /// Why a reconcile runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,9 +80,22 @@ pub enum Failure {
         /// What it may hold, in bytes.
         cap: usize,
     },
-    /// Another limit was met; the text names it.
+    /// It asked for more elements of its tables than they may have.
+    #[error(
+        "the reconcile asked for tables of {wanted} elements and may have {cap}; raise limits.tableElements in the Plugin document if it needs that many"
+    )]
+    Tables {
+        /// What it asked for.
+        wanted: usize,
+        /// What it may have.
+        cap: usize,
+    },
+    /// Its call stack is exhausted. The text has its backtrace.
+    #[error("the reconcile exhausted its call stack of {} KiB: endless recursion? {place}", STACK >> 10, place = .0)]
+    Stack(String),
+    /// Another limit was met.
     #[error("{0}")]
-    Limit(String),
+    Limit(Exceeded),
     /// The host itself failed; no fault of the plugin.
     #[error("the host could not run the reconcile: {0}")]
     Host(String),
@@ -93,8 +111,23 @@ impl Failure {
             Self::Deadline(_) => "DeadlineExceeded",
             Self::Cpu(_) => "CPUExceeded",
             Self::Memory { .. } => "MemoryExceeded",
+            Self::Tables { .. } => "TablesExceeded",
+            Self::Stack(_) => "StackExceeded",
             Self::Limit(_) => "LimitExceeded",
             Self::Host(_) => "HostError",
+        }
+    }
+
+    /// The limit that was met, if one was.
+    pub fn limit(&self) -> Option<Limit> {
+        match self {
+            Self::Deadline(_) => Some(Limit::Deadline),
+            Self::Cpu(_) => Some(Limit::Cpu),
+            Self::Memory { .. } => Some(Limit::Memory),
+            Self::Tables { .. } => Some(Limit::Tables),
+            Self::Stack(_) => Some(Limit::Stack),
+            Self::Limit(exceeded) => Some(exceeded.limit),
+            Self::Retryable(_) | Self::Terminal(_) | Self::Trap(_) | Self::Host(_) => None,
         }
     }
 }

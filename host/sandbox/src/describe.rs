@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use operetta_core::manifest::{MAX_MANIFEST, Manifest, ManifestError};
+use operetta_core::{
+    limit::Limits,
+    manifest::{MAX_MANIFEST, Manifest, ManifestError},
+};
 use wasmtime::component::{Component, Linker};
 
 use crate::{
@@ -67,7 +70,7 @@ pub(crate) async fn describe(
     let pre = OperatorPre::new(linker.instantiate_pre(component).map_err(link)?).map_err(link)?;
     let meter = Meter::new(CPU);
     let _ticking = inner.ticker.run();
-    let state = State::describe(Memory::new(meter.clone(), MEMORY));
+    let state = State::describe(Memory::new(meter.clone(), &Limits { memory: MEMORY, ..Limits::default() }));
     let mut store = store(&inner.engine, state, &meter, MAX_MANIFEST);
     let call = async {
         let operator = pre.instantiate_async(&mut store).await?;
@@ -85,9 +88,11 @@ pub(crate) async fn describe(
             DescribeError::Trap { trap, said: if said.is_empty() { said } else { format!(" (it logged: {said})") } }
         }
         Fault::Memory { cap, .. } => DescribeError::Limit(format!("needs more than {} MiB of memory", cap >> 20)),
+        Fault::Tables { cap, .. } => DescribeError::Limit(format!("needs tables of more than {cap} elements")),
+        Fault::Stack(place) => DescribeError::Limit(format!("exhausted its call stack {place}")),
         Fault::Cpu => DescribeError::Limit(format!("used more than {CPU:?} of CPU time")),
         Fault::Deadline => DescribeError::Limit(format!("took longer than {DEADLINE:?}")),
-        Fault::Limit(text) => DescribeError::Limit(format!("met a limit: {text}")),
+        Fault::Limit(exceeded) => DescribeError::Limit(format!("met a limit: {}", exceeded.what)),
         Fault::Host(text) => DescribeError::Host(text),
     })
 }

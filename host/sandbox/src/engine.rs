@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use operetta_core::limit::{MOST_TABLE_ELEMENTS, STACK};
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, WasmBacktraceDetails};
 
 /// How often a running guest is asked to yield and its CPU time is looked at. Below it CPU budgets are not exact.
@@ -25,8 +26,6 @@ const MEMORIES: u32 = 4;
 const TABLES: u32 = 12;
 /// Stacks for each slot: one for the call and one for each task in it that waits in a synchronous import.
 const STACKS: u32 = 8;
-/// Elements of a table, which are function pointers: an interpreter has some 20,000.
-pub(crate) const TABLE_ELEMENTS: usize = 100_000;
 
 /// What decides how code is compiled; the same in the host and in the compiler's process, else the cache's key would differ.
 fn common() -> Config {
@@ -36,6 +35,7 @@ fn common() -> Config {
         .epoch_interruption(true)
         .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
+        .max_wasm_stack(STACK)
         // Resolving lines costs 7 ms a trap; names of functions are kept and cost microseconds.
         .wasm_backtrace_details(WasmBacktraceDetails::Disable);
     config
@@ -60,7 +60,7 @@ pub(crate) fn for_running(slots: u32) -> wasmtime::Result<Engine> {
         .max_tables_per_module(TABLES)
         .max_core_instance_size(1 << 20)
         .max_component_instance_size(1 << 20)
-        .table_elements(TABLE_ELEMENTS)
+        .table_elements(MOST_TABLE_ELEMENTS)
         // All that 32 bits can address: the limit of a reconcile is the limiter's affair, and this is address space only.
         .max_memory_size(4 << 30)
         // Measured for a fresh instance: 30 µs of CPU with these, 58 without the scan, 55 without the tables.

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use operetta_core::reconcile::Failure;
+use operetta_core::{
+    limit::{Exceeded, Limit},
+    reconcile::Failure,
+};
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace, component::ResourceTableError};
 use wasmtime_wasi::I32Exit;
 
 use crate::{
-    meter::{CpuLimit, MemoryLimit},
+    meter::{CpuLimit, MemoryLimit, TableLimit},
     state::NotWhileDescribing,
 };
 
@@ -23,12 +26,16 @@ pub(crate) enum Fault {
     Trap(String),
     /// It wanted too much memory.
     Memory { wanted: usize, cap: usize },
+    /// It wanted too long tables.
+    Tables { wanted: usize, cap: usize },
+    /// It called itself too deep.
+    Stack(String),
     /// It used too much CPU time.
     Cpu,
     /// It took too long.
     Deadline,
     /// It met another limit.
-    Limit(String),
+    Limit(Exceeded),
     /// It is not the guest's fault.
     Host(String),
 }
@@ -44,6 +51,9 @@ impl From<wasmtime::Error> for Fault {
         if let Some(limit) = error.downcast_ref::<MemoryLimit>() {
             return Self::Memory { wanted: limit.wanted, cap: limit.cap };
         }
+        if let Some(limit) = error.downcast_ref::<TableLimit>() {
+            return Self::Tables { wanted: limit.wanted, cap: limit.cap };
+        }
         if error.is::<CpuLimit>() {
             return Self::Cpu;
         }
@@ -52,14 +62,15 @@ impl From<wasmtime::Error> for Fault {
         }
         let cause = error.root_cause().to_string();
         if cause.contains("allocated for hostcalls") {
-            return Self::Limit("one host call carried far more data than limits.messageKiB allows".into());
+            let what = "one host call carried far more data than it may".to_owned();
+            return Self::Limit(Exceeded { limit: Limit::Message, what });
         }
         if cause.contains("handle") && cause.contains("limit") || error.is::<ResourceTableError>() {
-            return Self::Limit(format!("too many handles or host calls at the same time: {cause}"));
+            let what = format!("too many handles or host calls at the same time: {cause}");
+            return Self::Limit(Exceeded { limit: Limit::Handles, what });
         }
         let what = match error.downcast_ref::<Trap>() {
             Some(Trap::UnreachableCodeReached) => "it panicked or aborted (a panic's message is in the log)".to_owned(),
-            Some(Trap::StackOverflow) => "its call stack is exhausted: endless recursion?".to_owned(),
             Some(Trap::MemoryOutOfBounds) => "it left its memory: endless recursion with large frames?".to_owned(),
             Some(trap) => trap.to_string(),
             None if error.is::<NotWhileDescribing>() => cause,
@@ -69,6 +80,9 @@ impl From<wasmtime::Error> for Fault {
             },
         };
         let place = error.downcast_ref::<WasmBacktrace>().map(backtrace).unwrap_or_default();
+        if error.downcast_ref() == Some(&Trap::StackOverflow) {
+            return Self::Stack(format!("at {place}"));
+        }
         Self::Trap(if place.is_empty() { what } else { format!("{what}; at {place}") })
     }
 }
@@ -79,9 +93,11 @@ impl Fault {
         match self {
             Self::Trap(text) => Failure::Trap(text),
             Self::Memory { wanted, cap } => Failure::Memory { wanted, cap },
+            Self::Tables { wanted, cap } => Failure::Tables { wanted, cap },
+            Self::Stack(place) => Failure::Stack(place),
             Self::Cpu => Failure::Cpu(cpu),
             Self::Deadline => Failure::Deadline(deadline),
-            Self::Limit(text) => Failure::Limit(text),
+            Self::Limit(exceeded) => Failure::Limit(exceeded),
             Self::Host(text) => Failure::Host(text),
         }
     }

@@ -11,10 +11,9 @@ use std::{
     time::Duration,
 };
 
+use operetta_core::limit::Limits;
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime::ResourceLimiter;
-
-use crate::engine::TABLE_ELEMENTS;
 
 /// The guest asked for more memory than it may hold.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +22,16 @@ pub(crate) struct MemoryLimit {
     /// Bytes of all its memories as it wanted them.
     pub wanted: usize,
     /// Bytes it may hold.
+    pub cap: usize,
+}
+
+/// The guest asked for longer tables than it may have.
+#[derive(Debug, thiserror::Error)]
+#[error("table limit")]
+pub(crate) struct TableLimit {
+    /// Elements of all its tables as it wanted them.
+    pub wanted: usize,
+    /// Elements it may have.
     pub cap: usize,
 }
 
@@ -64,16 +73,18 @@ impl Meter {
     }
 }
 
-/// Limits the memories of one instance, all together.
+/// Limits the memories of one instance, all together, and its tables.
 pub(crate) struct Memory {
     meter: Arc<Meter>,
     cap: usize,
+    elements: usize,
+    most_elements: usize,
 }
 
 impl Memory {
-    /// Up to `cap` bytes.
-    pub fn new(meter: Arc<Meter>, cap: usize) -> Self {
-        Self { meter, cap }
+    /// Up to so many bytes, and elements of tables.
+    pub fn new(meter: Arc<Meter>, limits: &Limits) -> Self {
+        Self { meter, cap: limits.memory, elements: 0, most_elements: limits.tables }
     }
 }
 
@@ -88,8 +99,13 @@ impl ResourceLimiter for Memory {
         Ok(true)
     }
 
-    fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        Ok(desired <= TABLE_ELEMENTS)
+    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let wanted = self.elements.saturating_add(desired.saturating_sub(current));
+        if wanted > self.most_elements {
+            return Err(TableLimit { wanted, cap: self.most_elements }.into());
+        }
+        self.elements = wanted;
+        Ok(true)
     }
 }
 

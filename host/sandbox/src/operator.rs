@@ -88,7 +88,7 @@ impl Operator {
         let state = State::reconcile(
             Arc::clone(&effects),
             main,
-            Memory::new(Arc::clone(&meter), limits.memory),
+            Memory::new(Arc::clone(&meter), &limits),
             self.component.wasi_p2,
         );
         let drive = self.drive(request, state, &meter, limits.message, &mut answer);
@@ -150,7 +150,7 @@ impl Warm {
     pub async fn new(component: &Arc<Component>, effects: Arc<Effects>) -> Result<Self, Failure> {
         let limits = effects.limits().clone();
         let meter = Meter::new(Duration::MAX);
-        let memory = Memory::new(Arc::clone(&meter), limits.memory);
+        let memory = Memory::new(Arc::clone(&meter), &limits);
         let state = State::reconcile(effects, Handle::current(), memory, component.wasi_p2);
         let mut store = store(&component.inner.engine, state, &meter, limits.message);
         let operator = component.pre.instantiate_async(&mut store).await;

@@ -3,13 +3,13 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
 };
 
-use operetta_core::{effect::Effects, port::ApiError};
+use operetta_core::{
+    effect::{Effects, UnderWay},
+    limit::Exceeded,
+};
 use tokio::runtime::Handle;
 use wasmtime::{
     Engine, Store, UpdateDeadline,
@@ -40,7 +40,7 @@ pub(crate) struct State {
 
 enum World {
     /// It reconciles.
-    Reconcile { effects: Arc<Effects>, main: Handle, waiting: Arc<AtomicUsize> },
+    Reconcile { effects: Arc<Effects>, main: Handle },
     /// It is asked for its manifest, and may only talk.
     Describe { said: Vec<String> },
 }
@@ -57,7 +57,7 @@ impl State {
     /// Of an instance that reconciles. The futures of its effects run in the context of the runtime `main`, so that their connections and timers live there, not among guests.
     pub fn reconcile(effects: Arc<Effects>, main: Handle, memory: Memory, wasi_p2: bool) -> Self {
         let wasi = if wasi_p2 { crate::capability::wasi::with_output(&effects) } else { WasiCtx::builder() };
-        Self::new(memory, wasi, World::Reconcile { effects, main, waiting: Arc::default() })
+        Self::new(memory, wasi, World::Reconcile { effects, main })
     }
 
     /// Of an instance that is asked for its manifest.
@@ -97,19 +97,14 @@ impl State {
     }
 
     /// Begins a call to the world that holds `bytes` of arguments while it waits. The inner error: all that wait hold too much.
-    pub fn begin(&self, bytes: usize) -> Result<Result<Call, ApiError>, NotWhileDescribing> {
-        let World::Reconcile { effects, main, waiting } = &self.world else { return Err(NotWhileDescribing) };
-        // Each argument may be as long as `limits.message`, and each of ten thousand calls may wait at the same time.
-        let cap = effects.limits().message.saturating_mul(4);
-        let before = waiting.fetch_add(bytes, Ordering::Relaxed);
-        let call = Call { effects: Arc::clone(effects), main: main.clone(), bytes, waiting: Arc::clone(waiting) };
-        Ok(if before.saturating_add(bytes) > cap {
-            Err(ApiError::TooLarge(format!(
-                "host calls that wait hold more than {cap} bytes of arguments, four times limits.messageKiB; await some first"
-            )))
-        } else {
-            Ok(call)
-        })
+    pub fn begin(&self, bytes: usize) -> Result<Result<Call, Exceeded>, NotWhileDescribing> {
+        let World::Reconcile { effects, main } = &self.world else { return Err(NotWhileDescribing) };
+        let call = effects.under_way(bytes).map(|under_way| Call {
+            effects: Arc::clone(effects),
+            main: main.clone(),
+            _under_way: under_way,
+        });
+        Ok(call)
     }
 }
 
@@ -140,14 +135,7 @@ pub(crate) struct Call {
     /// Whom to call.
     pub effects: Arc<Effects>,
     main: Handle,
-    bytes: usize,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
+    _under_way: UnderWay,
 }
 
 impl Call {
@@ -163,6 +151,6 @@ impl Call {
 }
 
 /// Begins a call from a host function.
-pub(crate) fn begin(accessor: &Accessor<State, Caps>, bytes: usize) -> wasmtime::Result<Result<Call, ApiError>> {
+pub(crate) fn begin(accessor: &Accessor<State, Caps>, bytes: usize) -> wasmtime::Result<Result<Call, Exceeded>> {
     Ok(accessor.with(|mut store| store.get().begin(bytes))?)
 }

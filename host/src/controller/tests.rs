@@ -6,6 +6,7 @@ use operetta_core::{
     annotation::{PAUSED, RECONCILE_REQUESTED},
     name::{AccountName, Namespace},
     port::{Level, Log, database::NoDatabases},
+    share::Places,
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -31,7 +32,7 @@ struct Scene {
     world: Arc<World>,
     runs: Arc<Runs>,
     shared: Arc<Shared>,
-    all_shares: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
 fn version(world: &Arc<World>, code: Arc<dyn Reconciler>, own_share: usize) -> Version {
@@ -43,26 +44,33 @@ fn version(world: &Arc<World>, code: Arc<dyn Reconciler>, own_share: usize) -> V
             databases: Arc::new(NoDatabases),
             log: Arc::new(Quiet),
             denials: Arc::new(|_| {}),
+            exceeded: Arc::new(|_| {}),
+            rates: Arc::default(),
         },
         scope: Scope::All,
         own_share: Arc::new(Semaphore::new(own_share)),
     }
 }
 
-fn shared(plugin: &str, version: Version, all_shares: &Arc<Semaphore>) -> Arc<Shared> {
+fn shared(plugin: &str, version: Version, places: &Arc<Places>) -> Arc<Shared> {
     Arc::new(Shared {
         plugin: plugin_name(plugin),
         version: ArcSwap::from_pointee(version),
         policy: Arc::default(),
-        all_shares: all_shares.clone(),
+        tenant: places.join(&plugin_name(plugin)),
         metrics: Arc::new(Metrics::default()),
     })
 }
 
 fn scene() -> Scene {
-    let (world, runs, all_shares) = (World::new(), Runs::new(), Arc::new(Semaphore::new(64)));
-    let shared = shared("demo", version(&world, runs.code("1"), 16), &all_shares);
-    Scene { world, runs, shared, all_shares }
+    scene_of(64)
+}
+
+/// With so many places for all plugins.
+fn scene_of(places: usize) -> Scene {
+    let (world, runs, places) = (World::new(), Runs::new(), Places::new(places));
+    let shared = shared("demo", version(&world, runs.code("1"), 16), &places);
+    Scene { world, runs, shared, places }
 }
 
 fn account() -> ServiceAccount {
@@ -353,10 +361,10 @@ async fn a_panic_of_the_host_gives_the_key_back() {
 
 #[tokio::test(start_paused = true)]
 async fn no_more_run_at_once_than_the_share_of_the_plugin_and_that_of_all() {
-    for (own, all, expected) in [(3, 64, 3), (16, 5, 5)] {
-        let scene = scene();
+    // Of eight places, two are kept for a plugin that may come.
+    for (own, all, expected) in [(3, 64, 3), (16, 8, 6)] {
+        let scene = scene_of(all);
         scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), own));
-        let _taken = scene.all_shares.acquire_many(64 - all).await.unwrap();
         for number in 0..40 {
             scene.world.apply(&things(), &format!("t{number}"));
         }
@@ -378,9 +386,8 @@ async fn no_more_run_at_once_than_the_share_of_the_plugin_and_that_of_all() {
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_in_one_plugin_does_not_delay_another_beyond_the_next_place_that_is_free() {
-    let scene = scene();
-    let flood = shared("flood", version(&scene.world, scene.runs.code("1"), 1_000), &scene.all_shares);
-    let _taken = scene.all_shares.acquire_many(62).await.unwrap();
+    let scene = scene_of(2);
+    let flood = shared("flood", version(&scene.world, scene.runs.code("1"), 1_000), &scene.places);
     scene.runs.act(|_, _| async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         done()
@@ -401,6 +408,53 @@ async fn a_flood_in_one_plugin_does_not_delay_another_beyond_the_next_place_that
         scene.runs.until("the neighbour's turn", |runs| runs.iter().any(|run| run.key == key(&name))).await;
         assert!(before.elapsed() <= Duration::from_secs(2), "{:?}", before.elapsed());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_hangs_in_all_places_that_it_gets_leaves_one_for_a_neighbour_that_comes_later() {
+    let scene = scene_of(8);
+    let hangs = shared("hangs", version(&scene.world, scene.runs.code("1"), 1_000), &scene.places);
+    scene.runs.act(|request, _| async move {
+        if request.key.name.as_str().starts_with('p') {
+            tokio::time::sleep(SOON).await;
+        }
+        done()
+    });
+    for number in 0..500 {
+        scene.world.apply(&parts(), &format!("p{number}"));
+    }
+    let mut hanging = spec();
+    hanging.primary = parts();
+    hanging.owns.clear();
+    let _hangs = Controller::start(hangs, hanging.clone(), watches(&scene.world, &hanging).await, None);
+    scene.runs.under_way(6).await;
+    let neighbour = shared("neighbour", version(&scene.world, scene.runs.code("1"), 16), &scene.places);
+    let _neighbour = Controller::start(neighbour, spec(), watches(&scene.world, &spec()).await, None);
+    let before = Instant::now();
+    for number in 0..50 {
+        scene.world.apply(&things(), &format!("t{number}"));
+    }
+    let runs = scene.runs.count(50).await;
+    assert!(runs.iter().all(|run| run.key.name.as_str().starts_with('t')), "{runs:#?}");
+    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_wait_for_the_plugins_own_share_are_counted() {
+    let scene = scene();
+    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), 1));
+    scene.runs.act(|_, _| async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        done()
+    });
+    for name in ["a", "b", "c"] {
+        scene.world.apply(&things(), name);
+    }
+    let _controller = scene.start().await;
+    scene.runs.count(3).await;
+    let text = scene.shared.metrics.encode().unwrap();
+    let line = "operetta_limit_exceeded_total{plugin=\"demo\",limit=\"concurrency\"} 2";
+    assert!(text.contains(line), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

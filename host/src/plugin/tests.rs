@@ -50,7 +50,7 @@ impl Stage {
             informers: Arc::new(Cluster(world.clone())),
             claims: Arc::default(),
             scope: Scope::All,
-            all_shares: Arc::new(Semaphore::new(64)),
+            places: Places::new(64),
             metrics: Arc::default(),
             leaving: TaskTracker::new(),
             last_good: memory.clone(),

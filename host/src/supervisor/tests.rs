@@ -5,6 +5,7 @@ use std::{fs, path::Path, time::Duration};
 use operetta_core::{
     cache::Scope,
     reconcile::{Cause, Outcome},
+    share::Places,
 };
 use serde_json::json;
 use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
@@ -35,7 +36,7 @@ impl Stage {
             informers: Arc::new(Cluster(world.clone())),
             claims: Arc::default(),
             scope: Scope::All,
-            all_shares: Arc::new(Semaphore::new(64)),
+            places: Places::new(64),
             metrics: Arc::default(),
             leaving: TaskTracker::new(),
             last_good: Arc::new(Memory::default()),

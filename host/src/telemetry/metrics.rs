@@ -12,6 +12,7 @@ use std::{
 use arc_swap::ArcSwap;
 use operetta_core::{
     effect::Policy,
+    limit::Limit,
     name::PluginName,
     port::Caller,
     queue::WorkQueue,
@@ -84,6 +85,12 @@ struct Which {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WhichLimit {
+    plugin: String,
+    limit: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Loaded {
     plugin: String,
     version: String,
@@ -114,6 +121,7 @@ pub struct Metrics {
     worked: Family<Queue, Histogram, fn() -> Histogram>,
     failures: Family<WhoseReason, Counter>,
     denials: Family<Which, Counter>,
+    exceeded: Family<WhichLimit, Counter>,
     cpu: Family<Whose, Counter<f64, AtomicU64>>,
     memory: Family<Whose, Gauge>,
     loads: Family<LoadResult, Counter>,
@@ -169,10 +177,15 @@ impl Default for Metrics {
             ),
             failures: register!(
                 "operetta_reconcile_failures",
-                "Reconciles that failed, by reason: Error, TerminalError, Trap, DeadlineExceeded, CPUExceeded, MemoryExceeded, LimitExceeded, HostError",
+                "Reconciles that failed, by reason: Error, TerminalError, Trap, DeadlineExceeded, CPUExceeded, MemoryExceeded, TablesExceeded, StackExceeded, LimitExceeded, HostError",
                 Family::default()
             ),
             denials: register!("operetta_denials", "Effects that were not granted", Family::default()),
+            exceeded: register!(
+                "operetta_limit_exceeded",
+                "Limits that were met, by limit; what each is for, the Plugin document says",
+                Family::default()
+            ),
             cpu: register!(
                 "operetta_reconcile_cpu_seconds",
                 "CPU time of reconciles, host calls included",
@@ -231,6 +244,10 @@ impl Metrics {
         self.memory.get_or_create(&whose).set(i64::try_from(memory).unwrap_or(i64::MAX));
     }
 
+    fn exceeded(&self, plugin: &str, limit: Limit) {
+        self.exceeded.get_or_create(&WhichLimit { plugin: plugin.to_owned(), limit: limit.label() }).inc();
+    }
+
     /// For one plugin.
     pub fn plugin(self: &Arc<Self>, plugin: &PluginName) -> PluginMetrics {
         PluginMetrics { all: self.clone(), plugin: plugin.to_string() }
@@ -248,6 +265,11 @@ impl PluginMetrics {
     /// An effect was not granted.
     pub fn denied(&self) {
         self.all.denials.get_or_create(&Which { plugin: self.plugin.clone() }).inc();
+    }
+
+    /// A limit was met.
+    pub fn exceeded(&self, limit: Limit) {
+        self.all.exceeded(&self.plugin, limit);
     }
 
     /// A load failed.
@@ -308,6 +330,11 @@ impl ControllerMetrics {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A limit of the plugin was met.
+    pub fn exceeded(&self, limit: Limit) {
+        self.all.exceeded(&self.whose.plugin, limit);
+    }
+
     /// A reconcile begins, after its key waited so long. It runs until the answer is dropped.
     pub fn begin(&self, waited: Duration) -> Counted<'_> {
         self.all.waited.get_or_create(&Queue::of(&self.whose)).observe(waited.as_secs_f64());
@@ -350,6 +377,9 @@ impl Counted<'_> {
                 };
                 if let Some(counter) = counter {
                     counter.get_or_create(whose).inc();
+                }
+                if let Some(limit) = failure.limit() {
+                    metrics.exceeded(limit);
                 }
                 let Whose { controller, plugin } = whose.clone();
                 all.failures.get_or_create(&WhoseReason { controller, plugin, reason: failure.reason() }).inc();

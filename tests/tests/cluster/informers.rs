@@ -3,6 +3,7 @@
 use anyhow::ensure;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use operetta_core::{
+    name::{FieldSelector, LabelSelector},
     port::{ApiError, ListOptions},
     resource::Resource,
 };
@@ -118,11 +119,14 @@ async fn what_is_cached_is_read_without_a_request_and_by_nobody_else() {
     let kubernetes = layer.kubernetes(&p);
     let object = kubernetes.get(&caller("p"), &config_maps(), &layer.key("a"), false).await.unwrap();
     assert!(object.contains("\"kind\":\"ConfigMap\"") && !object.contains("managedFields"), "{object}");
-    let options =
-        ListOptions { namespace: Some(layer.here()), label_selector: Some("name=b".into()), ..ListOptions::default() };
+    let options = ListOptions {
+        namespace: Some(layer.here()),
+        label_selector: LabelSelector::parse("name=b").ok(),
+        ..ListOptions::default()
+    };
     assert_eq!(kubernetes.list(&caller("p"), &config_maps(), &options).await.unwrap().items.len(), 1);
     layer.kubernetes(&q).get(&caller("q"), &config_maps(), &layer.key("a"), false).await.unwrap();
-    let live = ListOptions { field_selector: Some("metadata.name=b".into()), ..options };
+    let live = ListOptions { field_selector: FieldSelector::parse("metadata.name=b").ok(), ..options };
     assert_eq!(kubernetes.list(&caller("p"), &config_maps(), &live).await.unwrap().items.len(), 1);
     if let Some(requests) = layer.requests(&p, since).await {
         let uris: Vec<_> = requests.iter().filter(|r| r.verb != "watch").map(|r| r.uri.as_str()).collect();

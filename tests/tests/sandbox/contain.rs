@@ -6,7 +6,10 @@ use std::{
 };
 
 use anyhow::ensure;
-use operetta_core::reconcile::{Failure, Outcome};
+use operetta_core::{
+    limit::Limit,
+    reconcile::{Failure, Outcome},
+};
 use operetta_sandbox::{Occupancy, Sandbox};
 use operetta_tests::eventually;
 use serde_json::json;
@@ -43,22 +46,18 @@ async fn empty(sandbox: &Sandbox, plugin: &Plugin) {
 async fn each_way_to_crash_is_told_apart() {
     let (sandbox, plugin) = crash().await;
     assert_eq!(plugin.call("any", None, 0).await, Ok(Outcome::AwaitChange));
-    for (attempt, words) in [
-        (1, "panicked or aborted"),
-        (4, "call stack is exhausted"),
-        (5, "left its memory"),
-        (6, "divide by zero"),
-        (8, ""),
-        (9, ""),
-        (10, ""),
-    ] {
+    for (attempt, words) in
+        [(1, "panicked or aborted"), (5, "left its memory"), (6, "divide by zero"), (8, ""), (9, ""), (10, "")]
+    {
         match plugin.call("any", None, attempt).await {
             Err(Failure::Trap(text)) => assert!(text.contains(words) && !text.contains('\n'), "{attempt}: {text}"),
             other => panic!("{attempt}: {other:?}"),
         }
     }
-    let text = plugin.call("any", None, 4).await.unwrap_err().to_string();
-    assert!(text.contains("recurse < recurse"), "{text}");
+    let deep = plugin.call("any", None, 4).await.unwrap_err();
+    let text = deep.to_string();
+    assert!(text.contains("call stack of 512 KiB") && text.contains("recurse < recurse"), "{text}");
+    assert_eq!(deep.limit(), Some(Limit::Stack));
     assert_eq!(plugin.call("any", None, 0).await, Ok(Outcome::AwaitChange));
     empty(&sandbox, &plugin).await;
 }
@@ -69,8 +68,11 @@ async fn memory_and_tables_end_at_their_limits() {
     let cap = 32 << 20;
     assert_eq!(plugin.call("any", None, 3).await, Err(Failure::Memory { wanted: cap + (1 << 20) - (15 << 16), cap }));
     assert_eq!(plugin.usage.lock().unwrap()[0].memory, cap - (15 << 16));
-    // A table that cannot grow is the guest's affair.
-    assert_eq!(plugin.call("any", None, 7).await, Ok(Outcome::AwaitChange));
+    let long = plugin.call("any", None, 7).await.unwrap_err();
+    assert!(matches!(long, Failure::Tables { cap: 100_000, wanted: 100_001.. }), "{long:?}");
+    plugin.limit(|policy| policy.limits.tables = 15_000);
+    let long = plugin.call("any", None, 7).await.unwrap_err();
+    assert!(matches!(long, Failure::Tables { cap: 15_000, wanted: 15_001..=30_000 }), "{long:?}");
     plugin.limit(|policy| policy.limits.memory = 60_000);
     assert_eq!(plugin.call("any", None, 0).await, Err(Failure::Memory { wanted: 65_536, cap: 60_000 }));
     let (_, rust) = rust().await;
@@ -133,8 +135,10 @@ async fn a_crash_harms_no_neighbour_and_more_calls_than_slots_wait_their_turn() 
     let calls = (0..200_u32).map(|i| plugin.call("any", None, i % 8));
     for (i, ended) in futures::future::join_all(calls).await.into_iter().enumerate() {
         match (i % 8, ended) {
-            (0 | 7, Ok(Outcome::AwaitChange))
-            | (1 | 4 | 5 | 6, Err(Failure::Trap(_)))
+            (0, Ok(Outcome::AwaitChange))
+            | (1 | 5 | 6, Err(Failure::Trap(_)))
+            | (4, Err(Failure::Stack(_)))
+            | (7, Err(Failure::Tables { .. }))
             | (2, Err(Failure::Cpu(_)))
             | (3, Err(Failure::Memory { .. })) => {}
             (way, ended) => panic!("{way}: {ended:?}"),
@@ -201,14 +205,18 @@ async fn tasks_left_behind_run_a_moment_and_cannot_take_the_answer_back() {
 async fn calls_under_way_are_limited_in_number_and_bytes() {
     let (sandbox, plugin) = rust().await;
     match plugin.call("many-waits", None, 0).await {
-        Err(Failure::Limit(text)) => assert!(text.contains("at the same time"), "{text}"),
+        Err(Failure::Limit(exceeded)) => {
+            assert!(exceeded.limit == Limit::Handles && exceeded.what.contains("at the same time"), "{exceeded}");
+        }
         other => panic!("{other:?}"),
     }
     // Forty of 100 kB are under four times the limit of a message, the next is over it.
     let answer = plugin.ask("many-writes", &json!({"resource": "nevers"})).await;
     assert!(answer.starts_with("after 41: ApiError::TooLarge") && answer.contains("wait"), "{answer}");
+    assert_eq!(plugin.exceeded.lock().unwrap().drain(..).next(), Some(Limit::Waiting));
     plugin.limit(|policy| policy.limits.host_calls = 50);
     let answer = plugin.ask("many-calls", &json!({})).await;
     assert!(answer.starts_with("50: ") && answer.contains("limits.hostCalls"), "{answer}");
+    assert_eq!(plugin.exceeded.lock().unwrap().first(), Some(&Limit::HostCalls));
     empty(&sandbox, &plugin).await;
 }

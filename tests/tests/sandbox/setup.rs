@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use operetta_core::{
     effect::{Effects, Policy, Ports},
     grant::{Grants, Rule},
-    limit::Limits,
+    limit::{Limit, Limits},
     name::{ChannelName, ControllerName, DatabaseName, PluginName},
     port::Caller,
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
@@ -112,6 +112,8 @@ pub struct Plugin {
     pub world: Arc<World>,
     pub policy: Arc<ArcSwap<Policy>>,
     pub usage: Arc<Mutex<Vec<Usage>>>,
+    /// The limits that were met on the way to an effect.
+    pub exceeded: Arc<Mutex<Vec<Limit>>>,
 }
 
 impl Plugin {
@@ -141,7 +143,7 @@ impl Plugin {
         };
         let policy = Policy { grants, limits, settings: [("colour".into(), "red".into())].into() };
         let policy = Arc::new(ArcSwap::from_pointee(policy));
-        Self { component, world: Arc::default(), policy, usage: Arc::default() }
+        Self { component, world: Arc::default(), policy, usage: Arc::default(), exceeded: Arc::default() }
     }
 
     pub fn limit(&self, change: impl FnOnce(&mut Policy)) {
@@ -160,6 +162,11 @@ impl Plugin {
             databases: world.clone(),
             log: world.clone(),
             denials: Arc::new(|_| {}),
+            exceeded: {
+                let exceeded = self.exceeded.clone();
+                Arc::new(move |limit| exceeded.lock().unwrap().push(limit))
+            },
+            rates: Arc::default(),
         };
         Arc::new(Effects::new(caller, self.policy.clone(), ports))
     }

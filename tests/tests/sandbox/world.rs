@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use operetta_core::{
-    name::{ChannelName, DatabaseName, Namespace, Subresource},
+    name::{ChannelName, ContinueToken, DatabaseName, Namespace, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
         ListOptions, Log, Metadata, Page, Patch,
@@ -99,7 +99,7 @@ impl Kubernetes for World {
         self.note(format!("list {resource} {options:?}"));
         let items =
             if options.limit == Some(1) { vec!["x".repeat(2 << 20).into()] } else { vec!["{}".into(), "[]".into()] };
-        Ok(Page { items, continue_token: Some("more".into()), resource_version: "7".into() })
+        Ok(Page { items, continue_token: ContinueToken::parse("more").ok(), resource_version: "7".into() })
     }
 
     async fn create(

@@ -1,17 +1,18 @@
 //! Effects on databases. SQL cannot be judged here: what a plugin may do in a database is what the role may do that its connection was given.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::Effects;
+use async_trait::async_trait;
+
+use super::{Effects, tally::Tally};
 use crate::{
+    limit::{Exceeded, Limit, MOST_ROWS},
     name::DatabaseName,
     port::database::{Isolation, SqlError, SqlRows, SqlStatement, SqlValue, Transaction},
 };
 
 /// Rows of an answer unless the plugin asks for another limit.
 const ROWS: usize = 1_000;
-/// Rows of an answer at most.
-const MOST_ROWS: usize = 10_000;
 /// PostgreSQL's own limit.
 const PARAMETERS: usize = 65_535;
 
@@ -28,17 +29,25 @@ pub struct Ask {
     pub max_rows: Option<usize>,
 }
 
+impl From<Exceeded> for SqlError {
+    fn from(exceeded: Exceeded) -> Self {
+        Self::TooLarge(exceeded.to_string())
+    }
+}
+
 impl Effects {
     /// Rows of one statement.
     pub async fn query(&self, database: &str, ask: Ask) -> Result<SqlRows, SqlError> {
         let (database, statement) = (self.allow_database(database)?, self.statement(ask)?);
-        self.ports.databases.query(&database, statement).await
+        let rows = self.ports.databases.query(&database, statement).await;
+        self.tally.rows(rows)
     }
 
     /// How many rows one statement changed.
     pub async fn execute(&self, database: &str, ask: Ask) -> Result<u64, SqlError> {
         let (database, statement) = (self.allow_database(database)?, self.statement(ask)?);
-        self.ports.databases.execute(&database, statement).await
+        let changed = self.ports.databases.execute(&database, statement).await;
+        self.tally.limited(changed)
     }
 
     /// Begins a transaction. Its statements pass [`Effects::statement`].
@@ -50,7 +59,8 @@ impl Effects {
     ) -> Result<Box<dyn Transaction>, SqlError> {
         let database = self.allow_database(database)?;
         self.count_sql(0)?;
-        self.ports.databases.begin(&database, isolation, self.until(deadline)).await
+        let inner = self.ports.databases.begin(&database, isolation, self.until(deadline)).await?;
+        Ok(Box::new(Counted { inner, tally: Arc::clone(&self.tally) }))
     }
 
     /// Counts a statement, and holds it to the limits.
@@ -69,17 +79,18 @@ impl Effects {
         if max_rows.is_some_and(|rows| !(1..=MOST_ROWS).contains(&rows)) {
             return Err(SqlError::Invalid(format!("max-rows is a number from 1 to {MOST_ROWS}")));
         }
-        let (deadline, max_rows) = (self.until(deadline), max_rows.unwrap_or(ROWS));
-        Ok(SqlStatement { sql, parameters, deadline, max_rows, max_bytes: self.settings.limits.message })
+        let limits = &self.tally.limits;
+        let (deadline, max_rows) = (self.until(deadline), max_rows.unwrap_or(ROWS).min(limits.rows));
+        Ok(SqlStatement { sql, parameters, deadline, max_rows, max_bytes: limits.message })
     }
 
     /// Counts a call that carries no statement.
     pub fn count_sql(&self, bytes: usize) -> Result<(), SqlError> {
-        self.count(bytes).map_err(|error| SqlError::TooLarge(error.to_string()))
+        Ok(self.tally.call(bytes, Limit::Message)?)
     }
 
     fn until(&self, deadline: Option<Duration>) -> Duration {
-        let limit = self.settings.limits.deadline;
+        let limit = self.tally.limits.deadline;
         deadline.map_or(limit, |deadline| deadline.min(limit))
     }
 
@@ -88,5 +99,46 @@ impl Effects {
             (self.ports.denials)(&denial);
             SqlError::Denied(denial.to_string())
         })
+    }
+}
+
+impl Tally {
+    /// Counts an answer that has more rows or bytes than its statement may have, of which the port says how many.
+    fn limited<T>(&self, answer: Result<T, SqlError>) -> Result<T, SqlError> {
+        if matches!(answer, Err(SqlError::TooLarge(_))) {
+            self.exceed(Limit::Rows, "");
+        }
+        answer
+    }
+
+    fn rows(&self, answer: Result<SqlRows, SqlError>) -> Result<SqlRows, SqlError> {
+        let rows = self.limited(answer)?;
+        self.answer(rows.rows.iter().flatten().map(SqlValue::size).sum(), Limit::Rows)?;
+        Ok(rows)
+    }
+}
+
+/// A transaction whose answers are counted.
+struct Counted {
+    inner: Box<dyn Transaction>,
+    tally: Arc<Tally>,
+}
+
+#[async_trait]
+impl Transaction for Counted {
+    async fn query(&self, statement: SqlStatement) -> Result<SqlRows, SqlError> {
+        self.tally.rows(self.inner.query(statement).await)
+    }
+
+    async fn execute(&self, statement: SqlStatement) -> Result<u64, SqlError> {
+        self.tally.limited(self.inner.execute(statement).await)
+    }
+
+    async fn commit(&self) -> Result<(), SqlError> {
+        self.inner.commit().await
+    }
+
+    async fn rollback(&self) -> Result<(), SqlError> {
+        self.inner.rollback().await
     }
 }

@@ -1,6 +1,6 @@
 //! Between the contract's words and those of `operetta-core`.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use operetta_core::{
     name::{Namespace, Subresource},
@@ -35,9 +35,14 @@ pub(crate) fn namespace(name: Option<&str>) -> Result<Option<Namespace>, ApiErro
     name.map(Namespace::parse).transpose().map_err(|error| invalid(error.to_string()))
 }
 
-/// Parses a subresource.
-pub(crate) fn subresource(name: Option<&str>) -> Result<Option<Subresource>, ApiError> {
-    name.map(Subresource::parse).transpose().map_err(|error| invalid(error.to_string()))
+/// Parses what a write changes: kind, object, and the part of it.
+pub(crate) fn target(
+    of: &types::Resource,
+    object: &types::ObjectKey,
+    part: Option<&str>,
+) -> Result<(Resource, ObjectKey, Option<Subresource>), ApiError> {
+    let part = part.map(Subresource::parse).transpose().map_err(|error| invalid(error.to_string()))?;
+    Ok((resource(of)?, key(object)?, part))
 }
 
 /// Reads options one by one: those that `take` does not know and those given twice are refused.
@@ -80,19 +85,6 @@ pub(crate) fn number(name: &str, value: &str, range: std::ops::RangeInclusive<u3
 /// The option `freshness`, which has one value.
 pub(crate) fn live(value: &str) -> Result<bool, ApiError> {
     if value == "live" { Ok(true) } else { Err(invalid("the option freshness has the value live or is left out")) }
-}
-
-/// An object on its way into a guest.
-pub(crate) fn object(object: &Arc<str>, cap: usize) -> Result<String, ApiError> {
-    fits(object.len(), cap, "").map(|()| String::from(&**object))
-}
-
-/// Refuses an answer over the limit.
-pub(crate) fn fits(bytes: usize, cap: usize, hint: &str) -> Result<(), ApiError> {
-    if bytes > cap {
-        return Err(ApiError::TooLarge(format!("the answer has {bytes} bytes; limits.messageKiB allows {cap}{hint}")));
-    }
-    Ok(())
 }
 
 impl From<ApiError> for types::ApiError {

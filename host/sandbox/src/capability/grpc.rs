@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use operetta_core::port::{ApiError, Exchange, GrpcCall, GrpcStatus};
+use operetta_core::{
+    limit::{Exceeded, Limit},
+    port::{Exchange, GrpcCall, GrpcStatus},
+};
 use wasmtime::component::{Accessor, Resource};
 
 use crate::{
@@ -12,8 +15,6 @@ use crate::{
 
 /// gRPC's INVALID_ARGUMENT.
 const INVALID_ARGUMENT: u32 = 3;
-/// gRPC's RESOURCE_EXHAUSTED.
-const RESOURCE_EXHAUSTED: u32 = 8;
 /// Messages that one call of `receive-many` takes.
 const BATCH: u32 = 1_024;
 
@@ -28,10 +29,9 @@ impl HostWithStore<State> for Caps {
     async fn unary(accessor: &Accessor<State, Self>, call: grpc::Call, message: Vec<u8>) -> Answer<grpc::Reply> {
         let under_way = begin(accessor, message.len())?;
         let answer = async {
-            let under_way = under_way.map_err(|error| exhausted(&error))?;
+            let under_way = under_way?;
             let (channel, call) = convert(call)?;
             let reply = under_way.on_main(under_way.effects.unary(&channel, call, message)).await?;
-            fits(&under_way, reply.message.len())?;
             Ok(grpc::Reply { headers: reply.headers, message: reply.message, trailers: reply.trailers })
         };
         Ok(answer.await.map_err(status))
@@ -42,29 +42,24 @@ impl HostExchangeWithStore<State> for Caps {
     async fn open(accessor: &Accessor<State, Self>, call: grpc::Call) -> Answer<Resource<Stream>> {
         let under_way = begin(accessor, 0)?;
         let answer = async {
-            let under_way = under_way.map_err(|error| exhausted(&error))?;
+            let under_way = under_way?;
             let (channel, call) = convert(call)?;
             let stream = under_way.on_main(under_way.effects.open(&channel, call)).await?;
-            accessor.with(|mut store| store.get().table.push(Stream(Arc::from(stream)))).map_err(|_| {
-                GrpcStatus::of(RESOURCE_EXHAUSTED, "the reconcile holds too many open exchanges; drop some")
-            })
+            let pushed = accessor.with(|mut store| store.get().table.push(Stream(Arc::from(stream))));
+            pushed.map_err(|_| under_way.effects.exceed(Limit::Handles, "the reconcile holds too many handles").into())
         };
         Ok(answer.await.map_err(status))
     }
 
     async fn send(accessor: &Accessor<State, Self>, this: Resource<Stream>, message: Vec<u8>) -> Answer<()> {
         let (stream, under_way) = (stream(accessor, &this)?, begin(accessor, message.len())?);
-        let answer = async {
-            let under_way = under_way.map_err(|error| exhausted(&error))?;
-            under_way.effects.count_message(message.len())?;
-            under_way.on_main(stream.send(message)).await
-        };
+        let answer = async { under_way?.on_main(stream.send(message)).await };
         Ok(answer.await.map_err(status))
     }
 
     async fn headers(accessor: &Accessor<State, Self>, this: Resource<Stream>) -> Answer<Metadata> {
         let (stream, under_way) = (stream(accessor, &this)?, begin(accessor, 0)?);
-        let answer = async { under_way.map_err(|error| exhausted(&error))?.on_main(stream.headers()).await };
+        let answer = async { under_way?.on_main(stream.headers()).await };
         Ok(answer.await.map_err(status))
     }
 
@@ -106,28 +101,16 @@ fn stream(accessor: &Accessor<State, Caps>, this: &Resource<Stream>) -> wasmtime
 }
 
 async fn receive(
-    under_way: Result<Call, ApiError>,
+    under_way: Result<Call, Exceeded>,
     stream: &dyn Exchange,
     limit: u32,
 ) -> Result<Vec<Vec<u8>>, GrpcStatus> {
-    let under_way = under_way.map_err(|error| exhausted(&error))?;
+    let under_way = under_way?;
     if limit == 0 {
         return Err(GrpcStatus::of(INVALID_ARGUMENT, "receive-many takes a limit of at least 1"));
     }
     let limit = usize::try_from(limit.min(BATCH)).unwrap_or(1);
-    let messages = under_way.on_main(stream.receive(limit)).await?;
-    for message in &messages {
-        fits(&under_way, message.len())?;
-    }
-    Ok(messages)
-}
-
-fn fits(under_way: &Call, bytes: usize) -> Result<(), GrpcStatus> {
-    super::convert::fits(bytes, under_way.effects.limits().message, "").map_err(|error| exhausted(&error))
-}
-
-fn exhausted(error: &ApiError) -> GrpcStatus {
-    GrpcStatus::of(RESOURCE_EXHAUSTED, error.to_string())
+    under_way.on_main(stream.receive(limit)).await
 }
 
 fn convert(call: grpc::Call) -> Result<(String, GrpcCall), GrpcStatus> {

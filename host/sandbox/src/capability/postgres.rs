@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use operetta_core::{
     effect::Ask,
+    limit::{Exceeded, Limit},
     port::{
         ApiError,
         database::{Isolation, SqlError, SqlRows, SqlValue, Transaction},
@@ -22,6 +23,9 @@ use crate::{
     },
     state::{Call, Caps, State, begin},
 };
+
+/// Rows that a statement may ask for, as the contract says.
+const MOST_ROWS: u32 = 10_000;
 
 /// What a handle of the resource `transaction` stands for.
 pub struct Open(Arc<dyn Transaction>);
@@ -59,13 +63,15 @@ impl HostTransactionWithStore<State> for Caps {
     ) -> Answer<Resource<Open>> {
         let under_way = begin(accessor, 0)?;
         let answer = async {
-            let under_way = under_way.map_err(too_large)?;
+            let under_way = under_way?;
             let isolation = isolation(options)?;
             let deadline = deadline.map(Duration::from_millis);
             let open = under_way.on_main(under_way.effects.begin(&database, isolation, deadline)).await?;
-            accessor
-                .with(|mut store| store.get().table.push(Open(Arc::from(open))))
-                .map_err(|_| SqlError::TooLarge("the reconcile holds too many open transactions; drop some".to_owned()))
+            let pushed = accessor.with(|mut store| store.get().table.push(Open(Arc::from(open))));
+            pushed.map_err(|_| {
+                let exceeded = under_way.effects.exceed(Limit::Handles, "the reconcile holds too many handles");
+                SqlError::from(exceeded)
+            })
         };
         Ok(answer.await.map_err(Error::from))
     }
@@ -91,7 +97,7 @@ impl HostTransactionWithStore<State> for Caps {
     async fn commit(accessor: &Accessor<State, Self>, this: Resource<Open>) -> Answer<()> {
         let (open, under_way) = (open(accessor, &this)?, begin(accessor, 0)?);
         let answer = async {
-            let under_way = under_way.map_err(too_large)?;
+            let under_way = under_way?;
             under_way.effects.count_sql(0)?;
             under_way.on_main(open.commit()).await
         };
@@ -101,7 +107,7 @@ impl HostTransactionWithStore<State> for Caps {
     async fn rollback(accessor: &Accessor<State, Self>, this: Resource<Open>) -> Answer<()> {
         let (open, under_way) = (open(accessor, &this)?, begin(accessor, 0)?);
         let answer = async {
-            let under_way = under_way.map_err(too_large)?;
+            let under_way = under_way?;
             under_way.effects.count_sql(0)?;
             under_way.on_main(open.rollback()).await
         };
@@ -130,15 +136,11 @@ fn size(statement: &Statement) -> usize {
     values.sum::<usize>() + statement.sql.len()
 }
 
-fn too_large(error: ApiError) -> SqlError {
-    SqlError::TooLarge(error.to_string())
-}
-
-fn ready(under_way: Result<Call, ApiError>, statement: Statement) -> Result<(Call, Ask), SqlError> {
-    let under_way = under_way.map_err(too_large)?;
+fn ready(under_way: Result<Call, Exceeded>, statement: Statement) -> Result<(Call, Ask), SqlError> {
+    let under_way = under_way?;
     let mut max_rows = None;
     convert::options(statement.options, &["max-rows"], |name, value| {
-        max_rows = Some(convert::number(name, &value, 1..=10_000)? as usize);
+        max_rows = Some(convert::number(name, &value, 1..=MOST_ROWS)? as usize);
         Ok(())
     })
     .map_err(invalid)?;

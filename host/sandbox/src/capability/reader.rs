@@ -1,6 +1,9 @@
 //! The interface `reader`.
 
-use operetta_core::port::{ApiError, ListOptions};
+use operetta_core::{
+    name::{ContinueToken, FieldSelector, LabelSelector, NameError},
+    port::{ApiError, ListOptions},
+};
 use wasmtime::component::Accessor;
 
 use super::convert::{self, Answer};
@@ -28,7 +31,7 @@ impl HostWithStore<State> for Caps {
             let mut live = false;
             convert::options(options, &["freshness"], |_, value| convert::live(&value).map(|value| live = value))?;
             let object = call.on_main(call.effects.get(&resource, &key, live)).await?;
-            convert::object(&object, call.effects.limits().message)
+            Ok::<_, ApiError>(String::from(&*object))
         };
         Ok(answer.await.map_err(types::ApiError::from))
     }
@@ -43,11 +46,9 @@ impl HostWithStore<State> for Caps {
             let call = call?;
             let (resource, options) = (convert::resource(&resource)?, list_options(options)?);
             let page = call.on_main(call.effects.list(&resource, &options)).await?;
-            let bytes = page.items.iter().map(|item| item.len()).sum();
-            convert::fits(bytes, call.effects.limits().message, "; ask for smaller pages with the option limit")?;
             Ok::<_, ApiError>(Page {
                 items: page.items.iter().map(|item| String::from(&**item)).collect(),
-                continue_: page.continue_token,
+                continue_: page.continue_token.map(String::from),
                 resource_version: page.resource_version,
             })
         };
@@ -57,14 +58,15 @@ impl HostWithStore<State> for Caps {
 
 fn list_options(options: types::Options) -> Result<ListOptions, ApiError> {
     const KNOWN: [&str; 6] = ["namespace", "label-selector", "field-selector", "limit", "continue", "freshness"];
+    let wrong = |error: NameError| convert::invalid(error.to_string());
     let mut list = ListOptions::default();
     convert::options(options, &KNOWN, |name, value| {
         match name {
             "namespace" => list.namespace = convert::namespace(Some(&value))?,
-            "label-selector" => list.label_selector = Some(value),
-            "field-selector" => list.field_selector = Some(value),
+            "label-selector" => list.label_selector = Some(LabelSelector::parse(&value).map_err(wrong)?),
+            "field-selector" => list.field_selector = Some(FieldSelector::parse(&value).map_err(wrong)?),
             "limit" => list.limit = Some(convert::number(name, &value, 1..=1_000)?),
-            "continue" => list.continue_token = Some(value),
+            "continue" => list.continue_token = Some(ContinueToken::parse(&value).map_err(wrong)?),
             _ => list.live = convert::live(&value)?,
         }
         Ok(())

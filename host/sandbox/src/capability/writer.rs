@@ -28,7 +28,7 @@ impl HostWithStore<State> for Caps {
             convert::options(options, &[], |_, _| Ok(()))?;
             let (resource, namespace) = (convert::resource(&resource)?, convert::namespace(namespace.as_deref())?);
             let object = call.on_main(call.effects.create(&resource, namespace.as_ref(), object)).await?;
-            convert::object(&object, call.effects.limits().message)
+            Ok::<_, ApiError>(String::from(&*object))
         };
         Ok(answer.await.map_err(types::ApiError::from))
     }
@@ -52,10 +52,9 @@ impl HostWithStore<State> for Caps {
             let call = call?;
             let patch = patch?(bytes);
             convert::options(options, &[], |_, _| Ok(()))?;
-            let (resource, key) = (convert::resource(&resource)?, convert::key(&key)?);
-            let subresource = convert::subresource(subresource.as_deref())?;
+            let (resource, key, subresource) = convert::target(&resource, &key, subresource.as_deref())?;
             let object = call.on_main(call.effects.patch(&resource, &key, subresource.as_ref(), patch)).await?;
-            convert::object(&object, call.effects.limits().message)
+            Ok::<_, ApiError>(String::from(&*object))
         };
         Ok(answer.await.map_err(types::ApiError::from))
     }
@@ -72,10 +71,9 @@ impl HostWithStore<State> for Caps {
         let answer = async {
             let call = call?;
             convert::options(options, &[], |_, _| Ok(()))?;
-            let (resource, key) = (convert::resource(&resource)?, convert::key(&key)?);
-            let subresource = convert::subresource(subresource.as_deref())?;
+            let (resource, key, subresource) = convert::target(&resource, &key, subresource.as_deref())?;
             let object = call.on_main(call.effects.replace(&resource, &key, subresource.as_ref(), object)).await?;
-            convert::object(&object, call.effects.limits().message)
+            Ok::<_, ApiError>(String::from(&*object))
         };
         Ok(answer.await.map_err(types::ApiError::from))
     }

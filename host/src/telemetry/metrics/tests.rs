@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use expect_test::expect;
 use operetta_core::{
     backoff::Backoff,
+    limit::Exceeded,
     name::ControllerName,
     queue::{Next, Priority},
     reconcile::Cause,
@@ -81,6 +82,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
     plugin.loaded("1.0.0", "abc", None);
     plugin.load_failed();
     plugin.denied();
+    plugin.exceeded(Limit::Message);
     expect![[r"
         controller_runtime_active_workers gauge controller,plugin
         controller_runtime_max_concurrent_reconciles gauge controller,plugin
@@ -93,6 +95,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         controller_runtime_reconcile_total counter controller,plugin,result
         controller_runtime_terminal_reconcile_errors_total counter controller,plugin
         operetta_denials_total counter plugin
+        operetta_limit_exceeded_total counter plugin,limit
         operetta_paused_objects gauge controller,plugin
         operetta_plugin_info gauge plugin,version,digest
         operetta_plugin_loads_total counter plugin,result
@@ -192,6 +195,29 @@ async fn a_queue_tells_what_waits_what_runs_and_for_how_long() {
     assert_eq!(told(names), [1.0, 3.0, 0.0, 0.0]);
     assert_eq!(scene.of_queue("workqueue_retries_total"), Some(1.0));
     assert_eq!(scene.of("controller_runtime_active_workers"), Some(0.0));
+}
+
+#[tokio::test]
+async fn a_limit_that_a_reconcile_meets_is_counted_by_its_name() {
+    let scene = scene();
+    for failure in [
+        Failure::Memory { wanted: 2, cap: 1 },
+        Failure::Tables { wanted: 2, cap: 1 },
+        Failure::Deadline(Duration::from_secs(1)),
+        Failure::Cpu(Duration::from_secs(1)),
+        Failure::Stack(String::new()),
+        Failure::Limit(Exceeded { limit: Limit::Handles, what: String::new() }),
+    ] {
+        scene.controller.begin(Duration::ZERO).end(&Err(failure), Duration::from_millis(1));
+    }
+    scene.controller.begin(Duration::ZERO).end(&Err(Failure::Trap(String::new())), Duration::from_millis(1));
+    let text = scene.metrics.encode().unwrap();
+    let counted: BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("operetta_limit_exceeded_total{plugin=\"demo\",limit="))
+        .collect();
+    let expected = ["cpu", "deadline", "handles", "memory", "stack", "tables"].map(|limit| format!("\"{limit}\"}} 1"));
+    assert_eq!(counted, expected.iter().map(String::as_str).collect());
 }
 
 #[tokio::test]

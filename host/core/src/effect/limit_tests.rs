@@ -1,0 +1,213 @@
+//! Each limit is met once: the error says which it is, it is counted under its name, and what comes after goes on.
+
+use std::time::Duration;
+
+use tokio::time::advance;
+
+use super::{
+    tests::{Fake, call, effects, key, pods, rules},
+    *,
+};
+use crate::{
+    name::{ChannelName, DatabaseName},
+    port::{GrpcStatus, Severity},
+};
+
+fn limited(fake: &Arc<Fake>, limits: Limits) -> Effects {
+    let grants = Grants {
+        channels: [ChannelName::parse("shop").unwrap()].into(),
+        databases: [DatabaseName::parse("people").unwrap()].into(),
+        events: true,
+        ..rules(&["*"])
+    };
+    effects(fake, Policy { grants, limits, ..Policy::default() }).0
+}
+
+/// With objects of these lengths.
+fn fake(objects: &[usize]) -> Arc<Fake> {
+    Arc::new(Fake { exists: true, objects: objects.to_vec(), ..Fake::default() })
+}
+
+fn met(fake: &Fake) -> Vec<Limit> {
+    std::mem::take(&mut *fake.exceeded.lock().unwrap())
+}
+
+fn event() -> Event {
+    Event {
+        resource: pods(),
+        key: key(),
+        severity: Severity::Normal,
+        reason: "R".into(),
+        action: "A".into(),
+        message: "m".into(),
+    }
+}
+
+#[test]
+fn each_limit_has_a_name_of_its_own_and_says_where_it_is_set() {
+    let exceeded = Exceeded { limit: Limit::HostCalls, what: "too much".into() };
+    assert_eq!(exceeded.to_string(), "too much; limits.hostCalls in the Plugin document sets that limit");
+    let fixed = Exceeded { limit: Limit::Stack, ..exceeded };
+    assert_eq!(fixed.to_string(), "too much");
+}
+
+#[tokio::test]
+async fn host_calls_and_their_bytes_are_limited() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits { host_calls: 3, message: 10, ..Limits::default() });
+    let long = effects.create(&pods(), None, "x".repeat(11)).await.unwrap_err();
+    assert!(
+        matches!(&long, ApiError::TooLarge(text) if text.contains("11 bytes") && text.contains("messageKiB")),
+        "{long}"
+    );
+    assert_eq!(met(&fake), [Limit::Message]);
+    for _ in 0..3 {
+        effects.get(&pods(), &key(), false).await.unwrap();
+    }
+    let many = effects.get(&pods(), &key(), false).await.unwrap_err();
+    assert!(matches!(&many, ApiError::TooLarge(text) if text.contains("limits.hostCalls")), "{many}");
+    assert_eq!(met(&fake), [Limit::HostCalls]);
+}
+
+#[tokio::test]
+async fn arguments_and_answers_of_a_reconcile_are_limited_all_together() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits { traffic: 100, ..Limits::default() });
+    // Forty there and forty back.
+    effects.create(&pods(), None, "x".repeat(40)).await.unwrap();
+    let answer = effects.create(&pods(), None, "x".repeat(15)).await.unwrap_err();
+    assert!(answer.to_string().contains("more than 100 bytes; limits.trafficMiB"), "{answer}");
+    assert_eq!(met(&fake), [Limit::Traffic]);
+    assert!(effects.create(&pods(), None, "x".into()).await.is_err());
+    // Another reconcile begins anew.
+    assert!(limited(&fake, Limits::default()).create(&pods(), None, "x".into()).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_list_is_cut_into_pages_that_fit() {
+    let fake = fake(&[30, 30, 30, 30]);
+    let effects = limited(&fake, Limits { message: 100, ..Limits::default() });
+    let page = effects.list(&pods(), &ListOptions::default()).await.unwrap();
+    assert_eq!((page.items.len(), page.continue_token.is_some()), (3, true));
+    assert_eq!(met(&fake), [Limit::List]);
+    let two = ListOptions { limit: Some(2), ..ListOptions::default() };
+    assert_eq!(effects.list(&pods(), &two).await.unwrap().items.len(), 2);
+    assert!(met(&fake).is_empty());
+    let effects = limited(&fake, Limits { message: 20, ..Limits::default() });
+    let error = effects.list(&pods(), &ListOptions::default()).await.unwrap_err();
+    assert!(error.to_string().contains("one object of pods.v1 has more than 20 bytes"), "{error}");
+    assert_eq!(met(&fake), [Limit::List]);
+}
+
+#[tokio::test]
+async fn exchanges_are_limited_in_number_and_their_messages_in_length() {
+    let fake = fake(&[]);
+    let effects =
+        limited(&fake, Limits { streams: 2, message: 50, traffic: 200, host_calls: 100, ..Limits::default() });
+    let open = async || effects.open("shop", call("/a.B/Open")).await;
+    let (first, _second) = (open().await.unwrap(), open().await.unwrap());
+    let third = open().await.err().unwrap();
+    assert!(third.code == 8 && third.message.contains("2 open exchanges") && third.message.contains("limits.streams"));
+    assert_eq!((third.limit, met(&fake)), (Some(Limit::Streams), vec![Limit::Streams]));
+    // One that could not be opened gives its place back, and so does one that is dropped.
+    drop(first);
+    assert_eq!(effects.open("shop", call("/a.B/C")).await.err().unwrap().code, 14);
+    let again = open().await.unwrap();
+
+    let long = again.send(vec![0; 51]).await.unwrap_err();
+    assert!(long.code == 8 && long.message.contains("51 bytes") && long.message.contains("limits.messageKiB"));
+    assert_eq!(met(&fake), [Limit::GrpcMessage]);
+    let of_the_port = again.send(b"limit".to_vec()).await.unwrap_err();
+    assert_eq!((of_the_port.message.as_str(), met(&fake)), ("too long", vec![Limit::GrpcMessage]));
+    let long = effects.unary("shop", call("/a.B/C"), vec![0; 51]).await.unwrap_err();
+    assert_eq!((long.code, met(&fake)), (8, vec![Limit::GrpcMessage]));
+    // Three of thirty bytes each time.
+    for _ in 0..2 {
+        assert_eq!(again.receive(3).await.unwrap().len(), 3);
+    }
+    let much: GrpcStatus = again.receive(3).await.unwrap_err();
+    assert!(much.message.contains("limits.trafficMiB"), "{much}");
+    assert_eq!(met(&fake), [Limit::Traffic]);
+}
+
+#[tokio::test]
+async fn what_an_exchange_does_counts_as_host_calls() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits { host_calls: 3, ..Limits::default() });
+    let exchange = effects.open("shop", call("/a.B/Open")).await.unwrap();
+    exchange.headers().await.unwrap();
+    exchange.receive(1).await.unwrap();
+    assert_eq!(exchange.receive(1).await.unwrap_err().limit, Some(Limit::HostCalls));
+}
+
+#[tokio::test]
+async fn rows_are_limited() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits { rows: 7, ..Limits::default() });
+    let ask = |rows| Ask { sql: "SELECT 1".into(), max_rows: rows, ..Ask::default() };
+    assert_eq!(effects.statement(ask(None)).unwrap().max_rows, 7);
+    assert_eq!(effects.statement(ask(Some(100))).unwrap().max_rows, 7);
+    assert_eq!(effects.statement(ask(Some(2))).unwrap().max_rows, 2);
+    // The port knows how many there are.
+    let error = effects.query("people", Ask { sql: "too many".into(), ..Ask::default() }).await.unwrap_err();
+    assert_eq!((error.to_string(), met(&fake)), ("too large: rows".to_owned(), vec![Limit::Rows]));
+}
+
+#[tokio::test]
+async fn arguments_that_wait_are_limited_and_given_back() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits { message: 10, ..Limits::default() });
+    let held: Vec<_> = (0..4).map(|_| effects.under_way(10).ok().unwrap()).collect();
+    let error = effects.under_way(1).err().unwrap();
+    assert!(error.to_string().contains("more than 40 bytes"), "{error}");
+    assert_eq!(met(&fake), [Limit::Waiting]);
+    drop(held);
+    assert!(effects.under_way(40).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_come_at_a_rate() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits { event_rate: 60, ..Limits::default() });
+    for _ in 0..60 {
+        effects.publish(event()).await.unwrap();
+    }
+    let error = effects.publish(event()).await.unwrap_err();
+    assert!(error.to_string().contains("more than 60 events a minute; limits.eventsPerMinute"), "{error}");
+    assert_eq!(met(&fake), [Limit::EventRate]);
+    advance(Duration::from_secs(1)).await;
+    effects.publish(event()).await.unwrap();
+    assert!(effects.publish(event()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_lines_are_escaped_cut_counted_and_come_at_a_rate() {
+    let fake = fake(&[]);
+    let limits = Limits { log_lines: 3, log_line: 40, ..Limits::default() };
+    let effects = limited(&fake, limits);
+    effects.log(Level::Debug, "t", "not kept", &[]);
+    effects.log(Level::Info, "t", "\u{1b}[31mred\nline \u{202e}evil", &[]);
+    effects.log(Level::Info, "t", &"x".repeat(1000), &[]);
+    assert_eq!(met(&fake), [Limit::LogLine]);
+    for _ in 0..10 {
+        effects.log(Level::Info, "t", "more", &[]);
+    }
+    assert_eq!(met(&fake), [Limit::LogLines; 9]);
+    let logged = std::mem::take(&mut *fake.logged.lock().unwrap());
+    assert_eq!(logged.len(), 4);
+    assert_eq!(logged[0].1, "\\u{1b}[31mred\\nline \\u{202e}evil");
+    assert_eq!(logged[1].1.len(), 39 + '…'.len_utf8());
+    assert!(logged[3].1.contains("limit of 3 lines"), "{}", logged[3].1);
+
+    let effects = limited(&fake, Limits { log_rate: 60, ..Limits::default() });
+    for _ in 0..65 {
+        effects.log(Level::Info, "t", "line", &[]);
+    }
+    assert_eq!(met(&fake), [Limit::LogRate; 5]);
+    assert_eq!(std::mem::take(&mut *fake.logged.lock().unwrap()).len(), 60);
+    advance(Duration::from_secs(1)).await;
+    effects.log(Level::Info, "t", "line", &[]);
+    let logged = fake.logged.lock().unwrap();
+    assert!(logged[0].1.starts_with("5 lines were left out"), "{}", logged[0].1);
+    assert_eq!(logged[1].1, "line");
+}
