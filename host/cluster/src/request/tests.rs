@@ -1,5 +1,7 @@
 //! Statuses and what they mean to a plugin.
 
+use operetta_core::{name::LabelSelector, resource::ObjectKey};
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -63,6 +65,84 @@ fn names_and_values_cannot_leave_their_place_in_a_url() {
     let status: Subresource = "status".parse().unwrap();
     let url = Url::of(&things, None).object(&ObjectName::parse("a").unwrap()).subresource(Some(&status));
     assert_eq!(url.get().unwrap().uri().to_string(), "/apis/x.example.com/v1/things/a/status");
+}
+
+/// What a guest may write instead of a name: tricks with paths, headers and look-alikes among letters.
+fn trick() -> impl Strategy<Value = String> {
+    let pieces = [
+        "../", "..", "/", "%2f", "%2e", "?", "#", "&", "=", ";", "\\", "\r\n", "\0", " ", "\u{2215}", "\u{ff0f}",
+        "\u{202e}",
+    ];
+    let piece = prop_oneof![
+        3 => "[a-z0-9.:@+-]{1,10}",
+        1 => prop::sample::select(pieces.to_vec()).prop_map(str::to_owned),
+        1 => any::<char>().prop_map(String::from),
+    ];
+    prop::collection::vec(piece, 1..4).prop_map(|pieces| pieces.concat())
+}
+
+/// As a server reads it.
+fn decoded(text: &str) -> Vec<u8> {
+    let mut bytes = text.bytes();
+    let mut out = Vec::new();
+    while let Some(byte) = bytes.next() {
+        let digit = |byte: u8| u8::try_from(char::from(byte).to_digit(16).unwrap()).unwrap();
+        out.push(if byte == b'%' {
+            let (high, low) = (bytes.next().unwrap(), bytes.next().unwrap());
+            digit(high) * 16 + digit(low)
+        } else {
+            byte
+        });
+    }
+    out
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_guest_writes_stays_in_its_own_segment(
+        kind in (trick(), trick(), trick()), namespace in trick(), name in trick(), part in trick(),
+    ) {
+        let Ok(resource) = Resource::parse(&kind.0, &kind.1, &kind.2) else { return Ok(()) };
+        let Ok(key) = ObjectKey::parse(Some(&namespace), &name) else { return Ok(()) };
+        let Ok(part) = Subresource::parse(&part) else { return Ok(()) };
+        let url = Url::of(&resource, key.namespace.as_ref()).object(&key.name).subresource(Some(&part));
+        let uri = url.get().unwrap().uri().clone();
+        let segments: Vec<_> = uri.path().split('/').map(decoded).collect();
+        let expected = ["", "apis", &kind.0, &kind.1, "namespaces", &namespace, &kind.2, &name, part.as_str()];
+        prop_assert_eq!(segments, expected.map(|segment| segment.as_bytes().to_vec()));
+        prop_assert!(!uri.path().split('/').any(|s| s == "." || s == ".."), "{}", uri);
+        prop_assert_eq!(uri.query(), None);
+    }
+
+    #[test]
+    fn names_that_parse_stay_in_their_own_segment(
+        group in "[a-z0-9]{1,8}(\\.[a-z0-9]{1,8}){0,2}", namespace in "[a-z0-9]{1,8}", name in "[!-~]{1,20}",
+    ) {
+        let Ok(name) = ObjectName::parse(&name) else { return Ok(()) };
+        let resource = Resource::parse(&group, "v1", "things").unwrap();
+        let namespace = Namespace::parse(&namespace).unwrap();
+        let uri = Url::of(&resource, Some(&namespace)).object(&name).get().unwrap().uri().clone();
+        let segments: Vec<_> = uri.path().split('/').map(decoded).collect();
+        let expected = ["", "apis", &group, "v1", "namespaces", namespace.as_str(), "things", name.as_str()];
+        prop_assert_eq!(segments, expected.map(|segment| segment.as_bytes().to_vec()));
+        prop_assert_eq!(uri.query(), None);
+    }
+
+    #[test]
+    fn a_value_stays_in_its_own_parameter(text in trick(), token in trick()) {
+        let things = Resource::parse("", "v1", "things").unwrap();
+        let mut url = Url::of(&things, None).query("limit", "5");
+        if let Ok(selector) = LabelSelector::parse(&text) {
+            url = url.query("labelSelector", selector.as_str());
+        }
+        let uri = url.query("fieldManager", &token).get().unwrap().uri().clone();
+        prop_assert_eq!(uri.path(), "/api/v1/things");
+        let pairs: Vec<_> = uri.query().unwrap().split('&').map(|pair| pair.split_once('=').unwrap()).collect();
+        prop_assert_eq!(pairs.first(), Some(&("limit", "5")));
+        let (last, value) = pairs.last().unwrap();
+        prop_assert_eq!((*last, decoded(value)), ("fieldManager", token.into_bytes()));
+        prop_assert!(pairs.len() <= 3);
+    }
 }
 
 #[tokio::test(start_paused = true)]
