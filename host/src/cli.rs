@@ -8,6 +8,7 @@ use operetta_core::name::Namespace;
 
 use crate::{
     completions::{CompletionsArgs, completions},
+    election::ElectionArgs,
     exit,
     telemetry::LogFormat,
 };
@@ -55,12 +56,19 @@ pub(crate) struct ClusterArgs {
     /// A context of the kubeconfig
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
+    /// Act as the pod's own account, whose token, ca.crt and namespace lie here, whatever kubeconfig there is
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
+    service_account_dir: Option<PathBuf>,
 }
 
 impl ClusterArgs {
     /// As the cluster layer takes it.
     pub(crate) fn target(&self) -> Target {
-        Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+        Target {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+            service_account_dir: self.service_account_dir.clone(),
+        }
     }
 }
 
@@ -116,6 +124,8 @@ pub(crate) struct RunArgs {
     pub(crate) max_concurrent_reconciles: u16,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) election: ElectionArgs,
     /// How log lines look
     #[arg(long, value_enum, default_value_t)]
     pub(crate) log_format: LogFormat,

@@ -7,6 +7,7 @@ mod completions;
 pub mod controller;
 pub mod databases;
 pub mod directory;
+mod election;
 pub mod exit;
 pub mod generate;
 mod install;

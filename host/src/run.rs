@@ -17,6 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     cli::RunArgs,
     directory::Directory,
+    election::Leadership,
     loader::{LastGoodFolder, SandboxLoader, sandbox},
     plugin::{Claims, Host, Identities},
     supervisor::supervise,
@@ -26,8 +27,9 @@ use crate::{
 /// Kubernetes kills a pod 30 seconds after it asked it to end; what has not ended a little before is cut off by us, with a word in the log.
 const PATIENCE: Duration = Duration::from_secs(28);
 
-/// Runs until SIGTERM or Ctrl-C.
+/// Runs until SIGTERM or Ctrl-C, or until another host leads.
 pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
+    args.election.timing()?;
     telemetry::init_log(args.log_format, &args.log_level)?;
     let stop = stop_on_signal()?;
     let metrics = Arc::new(Metrics::default());
@@ -51,8 +53,15 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
 
     let directory = Directory::watch(&args.plugin_dir)?;
     let sandbox = sandbox(&args.state.state_dir, args.max_concurrent_reconciles)?;
-    let client = client::connect(&args.cluster.target()).await?;
+    let client = client::connect_observed(&args.cluster.target(), {
+        let metrics = metrics.clone();
+        Arc::new(move |host, method, code| metrics.answered(host, method.as_str(), code))
+    })
+    .await?;
     let Some(()) = stop.run_until_cancelled(reached(&client)).await.transpose()? else { return Ok(()) };
+    let leadership = Box::pin(Leadership::gain(&args.election, &client, &health, &metrics));
+    let gained = stop.run_until_cancelled(leadership).await;
+    let Some(mut leadership) = gained.transpose()? else { return Ok(()) };
 
     let cluster = Arc::new(Cluster::new(client.clone(), Arc::new(Impersonation::new(client))));
     let observer = {
@@ -82,7 +91,10 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     tokio::select! {
         () = work => tracing::info!("stopped"),
         () = patience => tracing::warn!("stopped before all reconciles had ended; they are safe to run again"),
+        // Another host may begin at any moment: nothing is waited for.
+        lost = leadership.lost() => return Err(lost.into()),
     }
+    leadership.give_back().await;
     Ok(())
 }
 

@@ -39,6 +39,7 @@ pub struct Launch {
     log_level: String,
     metrics_address: String,
     environment: Vec<(String, String)>,
+    arguments: Vec<String>,
 }
 
 impl Launch {
@@ -52,6 +53,7 @@ impl Launch {
             log_level: "info,operetta=debug,plugin=debug".to_owned(),
             metrics_address: "127.0.0.1:0".to_owned(),
             environment: Vec::new(),
+            arguments: Vec::new(),
         }
     }
 
@@ -64,6 +66,12 @@ impl Launch {
     /// Gives it environment variables of its own.
     pub fn environment(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         self.environment.extend(variables);
+        self
+    }
+
+    /// Gives it arguments besides those that every host of a test has.
+    pub fn arguments<T: Into<String>>(mut self, arguments: impl IntoIterator<Item = T>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
@@ -102,6 +110,7 @@ impl Launch {
         command.args(["--health-probe-bind-address", "127.0.0.1:0", "--log-format", "json"]);
         command.args(["--metrics-bind-address", &self.metrics_address, "--log-level", &self.log_level]);
         command.args(self.namespaces.iter().flat_map(|namespace| ["--namespace", namespace]));
+        command.args(&self.arguments);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -208,6 +217,17 @@ impl Host {
     pub async fn stop(&mut self) -> Result<ExitStatus> {
         let mut child = self.child.take().context("the host does not run")?;
         child.stop(ENDS_WITHIN).await
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(&mut self) -> Result<ExitStatus> {
+        let mut child = self.child.take().context("the host does not run")?;
+        child.ended(ENDS_WITHIN).await
+    }
+
+    /// What it says of its readiness, once it is ready.
+    pub async fn readiness(&self) -> Result<String> {
+        metrics::get(self.probes, "/readyz").await
     }
 
     /// Ends it without warning, as a crash would.

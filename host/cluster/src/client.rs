@@ -5,13 +5,14 @@
 
 use std::{
     future::Future,
-    path::PathBuf,
+    path::{Path, PathBuf},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use http::{HeaderValue, Request, header::USER_AGENT};
+use http::{HeaderValue, Method, Request, Response, header::USER_AGENT};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{Builder, connect::HttpConnector},
@@ -20,7 +21,7 @@ use hyper_util::{
 use kube::{
     Client, Config,
     client::{Body, ClientBuilder, ConfigExt as _},
-    config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
@@ -37,6 +38,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Between two attempts to reach an API server, at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
+/// Where Kubernetes mounts the credentials of a pod.
+const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
 /// Which cluster, and as whom.
 #[derive(Debug, Clone, Default)]
 pub struct Target {
@@ -44,6 +48,8 @@ pub struct Target {
     pub kubeconfig: Option<PathBuf>,
     /// A context of it; its current one unless told.
     pub context: Option<String>,
+    /// Where the pod's own account has its token, CA certificate and namespace, instead of any kubeconfig.
+    pub service_account_dir: Option<PathBuf>,
 }
 
 /// Why there is no connection.
@@ -66,8 +72,13 @@ pub enum ConnectError {
         source: Box<KubeconfigError>,
     },
     /// The pod's service account cannot be used.
-    #[error("cannot use the service account of this pod: {0}; check automountServiceAccountToken")]
-    InCluster(#[from] InClusterError),
+    #[error("cannot use the service account of this pod: {what}: {why}; check automountServiceAccountToken")]
+    InCluster {
+        /// A file, or a variable of the environment.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The kubeconfig says `as:`.
     #[error(
         "the kubeconfig {path} impersonates {user} (`as`), and operetta impersonates service accounts itself; choose a context whose user does not"
@@ -108,6 +119,9 @@ pub enum ConnectError {
     },
 }
 
+/// Is told of each answer: the API server's address, the method, and the HTTP status where one came.
+pub type Observer = Arc<dyn Fn(&str, &Method, Option<u16>) + Send + Sync>;
+
 /// Opens the pool. Connects to nothing yet: see [`wait_until_ready`]. Requests run on the runtime on which this is called, whoever awaits them.
 pub async fn connect(target: &Target) -> Result<Client, ConnectError> {
     build(configuration(target).await?)
@@ -127,18 +141,25 @@ pub async fn connect_within(target: &Target, within: Duration) -> Result<Client,
     }
 }
 
+/// The same, for one who counts the requests.
+pub async fn connect_observed(target: &Target, observer: Observer) -> Result<Client, ConnectError> {
+    build_for(configuration(target).await?, Some(observer))
+}
+
 /// Reads the kubeconfig or the pod's service account.
 pub async fn configuration(target: &Target) -> Result<Config, ConnectError> {
+    if let Some(dir) = &target.service_account_dir {
+        return in_cluster(dir)?.ok_or_else(|| ConnectError::InCluster {
+            what: "KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT".to_owned(),
+            why: "not set".to_owned(),
+        });
+    }
     let (kubeconfig, path) = match &target.kubeconfig {
         Some(path) => (Some(Kubeconfig::read_from(path)), path.display().to_string()),
         None => found(),
     };
     let Some(kubeconfig) = kubeconfig else {
-        return match Config::incluster() {
-            Ok(config) => Ok(config),
-            Err(InClusterError::ReadEnvironmentVariable(_)) => Err(ConnectError::Nowhere { tried: path }),
-            Err(error) => Err(error.into()),
-        };
+        return in_cluster(Path::new(SERVICE_ACCOUNT_DIR))?.ok_or(ConnectError::Nowhere { tried: path });
     };
     let unusable = |source| ConnectError::Kubeconfig { path: path.clone(), source: Box::new(source) };
     let options = KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
@@ -153,6 +174,31 @@ pub async fn configuration(target: &Target) -> Result<Config, ConnectError> {
         return Err(ConnectError::Impersonates { path, user });
     }
     Ok(config)
+}
+
+/// The pod's own account, as every Kubernetes client finds it; none where the environment names no API server. Token and CA certificate are read again every minute, since
+/// both are exchanged while the pod runs.
+fn in_cluster(dir: &Path) -> Result<Option<Config>, ConnectError> {
+    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let (Some(host), Some(port)) = (set("KUBERNETES_SERVICE_HOST"), set("KUBERNETES_SERVICE_PORT")) else {
+        return Ok(None);
+    };
+    let unusable = |what: String, why: &dyn std::fmt::Display| ConnectError::InCluster { what, why: why.to_string() };
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let url = format!("https://{host}:{port}");
+    let mut config = Config::new(url.parse().map_err(|error: http::uri::InvalidUri| unusable(url, &error))?);
+    let read = |name: &str| {
+        let path = dir.join(name);
+        let text = std::fs::read_to_string(&path).map_err(|error| unusable(path.display().to_string(), &error))?;
+        Ok::<_, ConnectError>((path, text))
+    };
+    let ((_, namespace), (ca, _), (token, _)) = (read("namespace")?, read("ca.crt")?, read("token")?);
+    namespace.trim().clone_into(&mut config.default_namespace);
+    // Nobody else is trusted: not what the machine trusts, and a scratch image trusts nobody.
+    config.root_cert = Some(Vec::new());
+    config.root_cert_file = Some(ca);
+    config.auth_info.token_file = Some(token.display().to_string());
+    Ok(Some(config))
 }
 
 /// The kubeconfig that kubectl would take, if there is one, and what was looked at.
@@ -173,7 +219,11 @@ fn found() -> (Option<Result<Kubeconfig, KubeconfigError>>, String) {
 }
 
 /// Builds the client: TLS and credentials as kube sets them up (a rotated token file and CA are read again), our own connector below.
-pub fn build(mut config: Config) -> Result<Client, ConnectError> {
+pub fn build(config: Config) -> Result<Client, ConnectError> {
+    build_for(config, None)
+}
+
+fn build_for(mut config: Config, observer: Option<Observer>) -> Result<Client, ConnectError> {
     if let Some(proxy) = &config.proxy_url {
         return Err(ConnectError::Proxy(proxy.to_string()));
     }
@@ -200,7 +250,8 @@ pub fn build(mut config: Config) -> Result<Client, ConnectError> {
         .layer(config.extra_headers_layer().map_err(setup)?)
         .map_err(BoxError::from)
         .service(pool);
-    let service = OnRuntime { inner: service, runtime: Handle::current() };
+    let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default().into();
+    let service = OnRuntime { inner: service, runtime: Handle::current(), observer, host };
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
@@ -229,13 +280,15 @@ pub async fn wait_until_ready(client: &Client, mut waiting: impl FnMut(&str)) ->
 struct OnRuntime<S> {
     inner: S,
     runtime: Handle,
+    observer: Option<Observer>,
+    host: Arc<str>,
 }
 
-impl<S> Service<Request<Body>> for OnRuntime<S>
+impl<S, B> Service<Request<Body>> for OnRuntime<S>
 where
-    S: Service<Request<Body>>,
+    S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
-    S::Response: Send + 'static,
+    B: Send + 'static,
     S::Error: Into<BoxError> + Send + 'static,
 {
     type Response = S::Response;
@@ -247,7 +300,16 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let task = AbortOnDropHandle::new(self.runtime.spawn(self.inner.call(request)));
+        let method = request.method().clone();
+        let exchange = self.inner.call(request);
+        let (observer, host) = (self.observer.clone(), Arc::clone(&self.host));
+        let task = AbortOnDropHandle::new(self.runtime.spawn(async move {
+            let answer = exchange.await;
+            if let Some(observer) = observer {
+                observer(&host, &method, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
+            }
+            answer
+        }));
         Box::pin(async move { task.await.map_err(BoxError::from)?.map_err(Into::into) })
     }
 }

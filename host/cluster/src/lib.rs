@@ -11,6 +11,7 @@
 //! | [`informer`] | the shared watch caches |
 //! | [`kubernetes`] | reads and writes of one plugin |
 //! | [`ownership`] | whether an apply would change anything |
+//! | [`lease`] | leader election |
 //! | [`install`] | CRDs, accounts and RBAC, with a person's own rights |
 
 #![cfg_attr(
@@ -34,6 +35,7 @@ pub mod identity;
 pub mod informer;
 pub mod install;
 pub mod kubernetes;
+pub mod lease;
 mod object;
 mod overlay;
 pub mod ownership;

@@ -3,10 +3,7 @@
 use std::{
     future::Future,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use anyhow::Context as _;
@@ -18,20 +15,40 @@ use super::Metrics;
 
 /// Whether the host does its work.
 #[derive(Default)]
-pub struct Health {
+pub struct Health(RwLock<State>);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    NotReady,
     /// The API server was reached, and of each plugin that lay there at the start it is known how it fares.
-    ready: AtomicBool,
+    Works,
+    /// The API server was reached, and another host leads: this one.
+    StandsBy(String),
 }
 
 impl Health {
     /// The host does its work from now on, or no longer.
     pub fn set_ready(&self, ready: bool) {
-        self.ready.store(ready, Ordering::Relaxed);
+        self.set(if ready { State::Works } else { State::NotReady });
     }
 
-    /// Whether it does.
+    /// The host would do its work, and `leader` does it. As in controller-runtime that is ready, too: a roll-out waits for each pod.
+    pub fn stand_by(&self, leader: &str) {
+        self.set(State::StandsBy(leader.to_owned()));
+    }
+
+    /// Whether it works or stands by.
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Relaxed)
+        self.state() != State::NotReady
+    }
+
+    fn set(&self, state: State) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    fn state(&self) -> State {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -55,10 +72,12 @@ pub async fn serve(
     };
     let metrics_page = Router::new().route("/metrics", get(encode));
     let ready = move || async move {
-        if probes.1.is_ready() {
-            (StatusCode::OK, "ok")
-        } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "not ready: see the log for what the host waits for")
+        match probes.1.state() {
+            State::Works => (StatusCode::OK, "ok".to_owned()),
+            State::StandsBy(leader) => (StatusCode::OK, format!("ok: standing by, {leader} leads")),
+            State::NotReady => {
+                (StatusCode::SERVICE_UNAVAILABLE, "not ready: see the log for what the host waits for".to_owned())
+            }
         }
     };
     let probes_page = Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(ready));
@@ -128,6 +147,9 @@ mod tests {
             let (status, body) = get(probes, "/readyz").await;
             assert_eq!((status.contains("200"), status.contains("503")), (ready, !ready), "{status} {body}");
         }
+        health.stand_by("host-7");
+        let (status, body) = get(probes, "/readyz").await;
+        assert!(status.contains("200") && body.contains("standing by, host-7 leads"), "{status} {body}");
         let (status, body) = get(metrics, "/metrics").await;
         assert!(status.contains("200") && body.ends_with("# EOF\n"), "{status} {body}");
         assert!(get(metrics, "/healthz").await.0.contains("404"));

@@ -98,6 +98,18 @@ struct Loaded {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Lease {
+    name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answer {
+    code: String,
+    host: String,
+    method: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LoadResult {
     plugin: String,
     result: &'static str,
@@ -126,6 +138,8 @@ pub struct Metrics {
     memory: Family<Whose, Gauge>,
     loads: Family<LoadResult, Counter>,
     loaded: Family<Loaded, Gauge>,
+    leader: Family<Lease, Gauge>,
+    answers: Family<Answer, Counter>,
     controllers: Arc<Controllers>,
 }
 
@@ -198,6 +212,16 @@ impl Default for Metrics {
             ),
             loads: register!("operetta_plugin_loads", "Loads of a plugin by result: success, error", Family::default()),
             loaded: register!("operetta_plugin_info", "The plugins that run", Family::default()),
+            leader: register!(
+                "leader_election_master_status",
+                "Whether this host holds the lease: 1, or 0 while another one does",
+                Family::default()
+            ),
+            answers: register!(
+                "rest_client_requests",
+                "Requests to the API server, by method and HTTP status; <error> where no answer came",
+                Family::default()
+            ),
             controllers,
             registry,
         }
@@ -246,6 +270,17 @@ impl Metrics {
 
     fn exceeded(&self, plugin: &str, limit: Limit) {
         self.exceeded.get_or_create(&WhichLimit { plugin: plugin.to_owned(), limit: limit.label() }).inc();
+    }
+
+    /// This host holds the lease from now on, or no longer.
+    pub fn leads(&self, lease: &str, leads: bool) {
+        self.leader.get_or_create(&Lease { name: lease.to_owned() }).set(leads.into());
+    }
+
+    /// The API server at `host` answered a request with this HTTP status, or not at all.
+    pub fn answered(&self, host: &str, method: &str, code: Option<u16>) {
+        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        self.answers.get_or_create(&Answer { code, host: host.to_owned(), method: method.to_owned() }).inc();
     }
 
     /// For one plugin.

@@ -13,6 +13,7 @@ mod identity;
 mod immortal;
 mod informers;
 mod layer;
+mod leader;
 mod memcached;
 mod petstore;
 mod postgres_writer;

@@ -15,7 +15,7 @@ fn kubeconfig(user: &str, cluster: &str) -> (tempfile::TempDir, Target) {
          contexts: [{{name: a, context: {{cluster: c, user: u}}}}, {{name: b, context: {{cluster: c, user: u, namespace: n}}}}]\n"
     );
     std::fs::write(&path, text).unwrap();
-    (dir, Target { kubeconfig: Some(path), context: None })
+    (dir, Target { kubeconfig: Some(path), ..Target::default() })
 }
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn a_proxy_is_refused_rather_than_ignored() {
 
 #[tokio::test]
 async fn a_kubeconfig_that_is_not_there_is_named() {
-    let target = Target { kubeconfig: Some("/nowhere/config".into()), context: None };
+    let target = Target { kubeconfig: Some("/nowhere/config".into()), ..Target::default() };
     let error = connect(&target).await.err().unwrap().to_string();
     assert!(error.contains("/nowhere/config"), "{error}");
 }

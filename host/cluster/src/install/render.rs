@@ -77,9 +77,12 @@ pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace) -> Vec<Value> {
         ],
     ));
     objects.extend(granted("Role", Some(plugins), vec![rule("", &["serviceaccounts"], &["get", "impersonate"])]));
-    // Leases of leader election live in the host's own namespace only.
-    let leases = rule("coordination.k8s.io", &["leases"], &["create", "get", "update", "patch"]);
-    objects.extend(granted("Role", Some(&account.namespace), vec![leases]));
+    // The Lease of leader election lives in the host's own namespace, and so do the events that tell who leads.
+    let election = vec![
+        rule("coordination.k8s.io", &["leases"], &["create", "get", "list", "update", "watch"]),
+        rule("events.k8s.io", &["events"], &["create"]),
+    ];
+    objects.extend(granted("Role", Some(&account.namespace), election));
     objects
 }
 

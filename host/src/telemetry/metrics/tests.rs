@@ -83,6 +83,8 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
     plugin.load_failed();
     plugin.denied();
     plugin.exceeded(Limit::Message);
+    scene.metrics.leads("host", true);
+    scene.metrics.answered("127.0.0.1:6443", "GET", Some(200));
     expect![[r"
         controller_runtime_active_workers gauge controller,plugin
         controller_runtime_max_concurrent_reconciles gauge controller,plugin
@@ -94,6 +96,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         controller_runtime_reconcile_timeouts_total counter controller,plugin
         controller_runtime_reconcile_total counter controller,plugin,result
         controller_runtime_terminal_reconcile_errors_total counter controller,plugin
+        leader_election_master_status gauge name
         operetta_denials_total counter plugin
         operetta_limit_exceeded_total counter plugin,limit
         operetta_paused_objects gauge controller,plugin
@@ -103,8 +106,12 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         operetta_reconcile_failures_total counter controller,plugin,reason
         operetta_reconcile_memory_bytes gauge controller,plugin
         process_cpu_seconds_total counter
+        process_max_fds gauge
+        process_open_fds gauge
         process_resident_memory_bytes gauge
         process_start_time_seconds gauge
+        process_virtual_memory_bytes gauge
+        rest_client_requests_total counter code,host,method
         workqueue_adds_total counter controller,name,plugin
         workqueue_depth gauge controller,name,plugin
         workqueue_longest_running_processor_seconds gauge controller,name,plugin
