@@ -7,9 +7,11 @@ use operetta_cluster::client::{self, ConnectError, Target};
 use operetta_core::name::Namespace;
 
 use crate::{
+    adopt::AdoptArgs,
     completions::{CompletionsArgs, completions},
     election::ElectionArgs,
     exit,
+    objects::{Deed, ObjectsArgs},
     telemetry::LogFormat,
 };
 
@@ -34,6 +36,27 @@ enum Command {
         after_help = "Grants come from NAME.yaml beside NAME.wasm where there is one, else the component gets all that it asks for.\n\nExample:\n  operetta install petstore.wasm memcached.wasm"
     )]
     Install(InstallArgs),
+    /// Hand the fields that an operator of before owns to the plugin that follows it
+    #[command(
+        after_help = "Scale the operator of before down first. Without --from it only tells which managers own fields. Nothing but ownership changes here, so nothing restarts; what the plugin does not name, it removes with its next apply.\n\n\
+        Example:\n  operetta adopt memcached.wasm\n  operetta adopt memcached.wasm --from manager"
+    )]
+    Adopt(AdoptArgs),
+    /// Reconcile objects now, whatever their plugin waits for
+    #[command(
+        after_help = "Sets the annotation operetta.dev/reconcile-requested-at, with your own rights.\n\nExample:\n  operetta reconcile pet/thor -n default\n  operetta reconcile pets.petstore.example.com thor tron"
+    )]
+    Reconcile(ObjectsArgs),
+    /// Leave objects alone until they are resumed, even their deletion
+    #[command(
+        after_help = "Sets the annotation operetta.dev/paused, with your own rights; its presence counts, whatever its value.\n\nExample:\n  operetta pause memcached/cache -n default"
+    )]
+    Pause(ObjectsArgs),
+    /// Look after paused objects again
+    #[command(
+        after_help = "Removes the annotation operetta.dev/paused, with your own rights.\n\nExample:\n  operetta resume memcached/cache -n default"
+    )]
+    Resume(ObjectsArgs),
     /// Print what would otherwise be written by hand
     #[command(subcommand)]
     Generate(Generate),
@@ -194,6 +217,10 @@ pub fn main() -> ExitCode {
         Command::CompileComponent => return operetta_sandbox::compile_main(),
         Command::Run(args) => block_on(crate::run::run(args)),
         Command::Install(args) => block_on(crate::install::install(args)),
+        Command::Adopt(args) => block_on(crate::adopt::adopt(args)),
+        Command::Reconcile(args) => block_on(crate::objects::annotate(args, Deed::Reconcile)),
+        Command::Pause(args) => block_on(crate::objects::annotate(args, Deed::Pause)),
+        Command::Resume(args) => block_on(crate::objects::annotate(args, Deed::Resume)),
         Command::Generate(what) => block_on(crate::generate::generate(what)),
         Command::Completions(args) => completions(args),
     };

@@ -4,7 +4,9 @@
 use std::process::ExitCode;
 
 use operetta_api::DocumentError;
-use operetta_cluster::{client::ConnectError, install::InstallError, request::Fault};
+use operetta_cluster::{
+    adopt::AdoptError, client::ConnectError, install::InstallError, kinds::KindError, request::Fault,
+};
 use operetta_core::{manifest::ManifestError, port::ApiError};
 use operetta_sandbox::LoadError;
 
@@ -94,6 +96,15 @@ fn known(error: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             }
         });
     }
+    match error.downcast_ref::<KindError>() {
+        Some(KindError::Ambiguous { .. }) => return Some(Exit::Usage),
+        Some(KindError::Unknown(_) | KindError::TooOld) => return Some(Exit::Refused),
+        // Of the others the cause says it.
+        Some(KindError::Fault(_) | KindError::Name(_)) | None => {}
+    }
+    if let Some(AdoptError::Version { .. } | AdoptError::Busy(_)) = error.downcast_ref() {
+        return Some(Exit::Refused);
+    }
     if let Some(fault) = error.downcast_ref::<Fault>() {
         return Some(of_fault(fault));
     }
@@ -142,7 +153,7 @@ mod tests {
         };
         let install = |fault| InstallError::Refused { what: "x".into(), fault };
         let name = PluginName::parse("demo").unwrap();
-        let cases: [(anyhow::Error, Exit); 14] = [
+        let cases: [(anyhow::Error, Exit); 17] = [
             (anyhow::anyhow!("whatever"), Exit::Other),
             (Failed::usage("x"), Exit::Usage),
             (Failed::plugin("x"), Exit::Plugin),
@@ -156,6 +167,9 @@ mod tests {
             (install(answer(403)).into(), Exit::Refused),
             (install(answer(503)).into(), Exit::Unreachable),
             (Fault::Timeout.into(), Exit::Unreachable),
+            (KindError::Unknown("cats".into()).into(), Exit::Refused),
+            (KindError::Fault(answer(403)).into(), Exit::Refused),
+            (AdoptError::Refused { what: "x".into(), fault: Fault::Timeout }.into(), Exit::Unreachable),
             (ApiError::Conflict("x".into()).into(), Exit::Refused),
         ];
         for (error, exit) in cases {

@@ -1,5 +1,6 @@
 //! The host: what `operetta` does, wired from the layers below.
 
+mod adopt;
 pub mod cargo;
 pub mod channels;
 pub mod cli;
@@ -12,6 +13,7 @@ pub mod exit;
 pub mod generate;
 mod install;
 pub mod loader;
+mod objects;
 mod output;
 pub mod paused;
 pub mod plugin;

@@ -54,7 +54,7 @@ pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
 }
 
 /// The directory of this project's caches: `$XDG_CACHE_HOME/operetta` or `~/.cache/operetta`.
-fn cache_dir() -> Result<PathBuf> {
+pub(crate) fn cache_dir() -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("XDG_CACHE_HOME")
         .or_else(|| set("HOME").map(|home| home.join(".cache")))

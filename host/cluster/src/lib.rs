@@ -12,6 +12,7 @@
 //! | [`kubernetes`] | reads and writes of one plugin |
 //! | [`ownership`] | whether an apply would change anything |
 //! | [`lease`] | leader election |
+//! | [`kinds`], [`annotate`], [`adopt`] | what a person does to objects, with their own rights |
 //! | [`install`] | CRDs, accounts and RBAC, with a person's own rights |
 
 #![cfg_attr(
@@ -28,12 +29,15 @@
 )]
 
 pub mod access;
+pub mod adopt;
+pub mod annotate;
 pub mod client;
 pub mod discovery;
 mod events;
 pub mod identity;
 pub mod informer;
 pub mod install;
+pub mod kinds;
 pub mod kubernetes;
 pub mod lease;
 mod object;

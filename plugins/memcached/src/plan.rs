@@ -52,7 +52,7 @@ pub(crate) fn deployment(object: &Memcached, image: &str) -> Value {
     let selector = BTreeMap::from([("app.kubernetes.io/name", "memcached"), ("app.kubernetes.io/instance", name)]);
     let mut labels = selector.clone();
     labels.insert("app.kubernetes.io/part-of", "memcached-operator");
-    labels.insert("app.kubernetes.io/managed-by", "operetta");
+    labels.insert("app.kubernetes.io/managed-by", "memcached-operator");
     if let Some(version) = version_label(image) {
         labels.insert("app.kubernetes.io/version", version);
     }

@@ -15,6 +15,8 @@ mod informers;
 mod layer;
 mod leader;
 mod memcached;
+mod moving;
+mod pause;
 mod petstore;
 mod postgres_writer;
 mod shared;
