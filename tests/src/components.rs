@@ -318,7 +318,7 @@ fn ensure_target(directory: &Path, progress: &Progress) -> Result<()> {
 }
 
 /// Runs a command to its end and shows the last line it said; if it fails, everything it said.
-fn watch(command: &mut Command, step: &mut Step) -> Result<()> {
+pub(crate) fn watch(command: &mut Command, step: &mut Step) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let arguments = command.get_args().map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ");
     let line = format!("{} {arguments}", Path::new(&program).file_name().unwrap_or_default().to_string_lossy());

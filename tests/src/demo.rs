@@ -1,6 +1,6 @@
 //! The demo: everything set up, a story told while it happens on a real API server, and then yours to play with.
 //!
-//! [`stage`] sets up and clears away, [`tell`] writes to the terminal, [`pets`], [`pods`], [`plugins`] hold the steps of the story. A step does what a person would
+//! [`stage`] sets up and clears away, [`tell`] writes to the terminal, [`pets`], [`pods`], [`volumes`], [`rows`], [`plugins`] hold the steps of the story. A step does what a person would
 //! do with kubectl and cp, through the API, and waits for what follows; it decides nothing about how the others look.
 
 use std::{path::Path, process::ExitCode};
@@ -9,13 +9,15 @@ use anyhow::{Context, Result};
 use futures::future::{FutureExt as _, LocalBoxFuture};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{components::Workspace, control_plane::Cluster, progress::Progress};
+use crate::{components::Workspace, control_plane::Cluster, postgres, progress::Progress};
 
 mod pets;
 mod plugins;
 mod pods;
+mod rows;
 mod stage;
 mod tell;
+mod volumes;
 
 use stage::Stage;
 use tell::Teller;
@@ -24,12 +26,14 @@ use tell::Teller;
 type Step = for<'a> fn(&'a mut Stage, &'a Teller) -> LocalBoxFuture<'a, Result<()>>;
 
 /// The story.
-const STORY: [(&str, Step); 7] = [
+const STORY: [(&str, Step); 9] = [
     ("Thor and Tron move into the pet store", |stage, tell| pets::move_in(stage, tell).boxed_local()),
     ("Thor becomes Thorbert", |stage, tell| pets::rename(stage, tell).boxed_local()),
     ("Both move out", |stage, tell| pets::move_out(stage, tell).boxed_local()),
     ("An immortal pod is killed", |stage, tell| pods::kill(stage, tell).boxed_local()),
     ("A Memcached is scaled by hand", |stage, tell| pods::scale(stage, tell).boxed_local()),
+    ("A claim grows and does not shrink", |stage, tell| volumes::grow(stage, tell).boxed_local()),
+    ("A student moves from table to table", |stage, tell| rows::follow(stage, tell).boxed_local()),
     ("A plugin is replaced while it works", |stage, tell| plugins::replace(stage, tell).boxed_local()),
     ("A stranger moves in", |stage, tell| plugins::contain(stage, tell).boxed_local()),
 ];
@@ -39,6 +43,8 @@ pub fn run(once: bool) -> Result<ExitCode> {
     let mut tell = Teller::stdout();
     tell.title();
     let progress = Progress::stderr();
+    // First, since it may be for a person to do.
+    postgres::bring(&progress)?;
     let workspace = Workspace::locate()?;
     let built = workspace.build(&progress)?;
     let cluster = Cluster::open(&built.program("control-plane"))?;

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use anyhow::{Context as _, ensure};
 use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
@@ -121,4 +122,17 @@ pub fn state(object: &DynamicObject, kind: &str) -> String {
         || "none".to_owned(),
         |condition| format!("{}/{}", word(condition, "status"), word(condition, "reason")),
     )
+}
+
+/// The condition `Ready` of an object as [`state`] shows it, and its message.
+///
+/// # Errors
+/// The API server's; and while the condition speaks of an earlier generation.
+pub async fn ready(objects: &Objects, name: &str) -> anyhow::Result<(String, String)> {
+    let object = objects.get(name).await?;
+    let ready = condition(&object, "Ready").context("it has no condition Ready")?;
+    let observed = ready.get("observedGeneration").and_then(Value::as_i64);
+    ensure!(observed == object.metadata.generation, "it speaks of generation {observed:?}");
+    let message = ready.get("message").and_then(Value::as_str).unwrap_or_default();
+    Ok((state(&object, "Ready"), message.to_owned()))
 }

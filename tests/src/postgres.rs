@@ -1,6 +1,6 @@
 //! A real PostgreSQL as a child process: a cluster of its own in a temporary directory, on a socket there and on no port but for TLS, never as root.
 //!
-//! The server's programs are the system's: this looks for them and says how to install them; it installs nothing.
+//! The server's programs are the system's: this looks for them and says how to install them. Only [`bring`] installs anything.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
-use crate::{child::Child, control_plane::run_dir::RunDir, eventually};
+use crate::{child::Child, components::watch, control_plane::run_dir::RunDir, eventually, progress::Progress};
 
 /// It accepts connections in a second; under load it may wait for its turn.
 const ACCEPTS_WITHIN: Duration = Duration::from_mins(1);
@@ -53,6 +53,24 @@ pub struct Tls {
     pub port: u16,
     /// Its certificate, which is its own root.
     pub certificate: PathBuf,
+}
+
+/// Installs the server's programs where they are missing and root has apt-get; elsewhere says how a person does.
+pub fn bring(progress: &Progress) -> Result<()> {
+    let root = rustix::process::geteuid().is_root();
+    match programs() {
+        Err(_)
+            if root
+                && std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+                    .any(|place| place.join("apt-get").is_file()) => {}
+        found => return found.map(drop),
+    }
+    let mut step = progress.step("PostgreSQL");
+    for arguments in [&["update", "-qq"][..], &["install", "-y", "-qq", "postgresql"]] {
+        watch(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"), &mut step)?;
+    }
+    step.done("installed");
+    programs().map(drop)
 }
 
 impl Postgres {
@@ -106,6 +124,17 @@ impl Postgres {
         let host = self.directory.path().display().to_string();
         [("HOST", host.as_str()), ("DBNAME", DBNAME), ("USER", USER), ("PASSWORD", PASSWORD)]
             .map(|(name, value)| (format!("PSQL_{name}"), value.to_owned()))
+    }
+
+    /// What `psql` needs in its environment to come here.
+    pub fn libpq(&self) -> [(&'static str, String); 4] {
+        let host = self.directory.path().display().to_string();
+        [("PGHOST", host), ("PGDATABASE", DBNAME.into()), ("PGUSER", USER.into()), ("PGPASSWORD", PASSWORD.into())]
+    }
+
+    /// Where the server's programs are, `psql` most often among them.
+    pub fn programs(&self) -> &Path {
+        &self.programs
     }
 
     /// How to reach it over TLS, where it was started so.
@@ -232,7 +261,7 @@ fn programs() -> Result<PathBuf> {
     places.extend(versions.into_iter().map(|(_, path)| path));
     let complete = |place: &PathBuf| place.join("initdb").is_file() && place.join("postgres").is_file();
     places.into_iter().find(complete).context(
-        "PostgreSQL's server is not installed, and tests run a real one: install it (`apt-get install postgresql`, `dnf install \
+        "PostgreSQL's server is not installed, and tests and demo run a real one: install it (`apt-get install postgresql`, `dnf install \
          postgresql-server`, `brew install postgresql`); they start servers of their own and leave the system's alone",
     )
 }

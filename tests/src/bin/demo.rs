@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use operetta_tests::demo;
 
-/// Three operators as sandboxed WebAssembly components, on a real Kubernetes API server, while you watch.
+/// Five operators as sandboxed WebAssembly components, on a real Kubernetes API server, while you watch.
 #[derive(Debug, Parser)]
 #[command(
     after_help = "OPERETTA_KUBECONFIG names a kubeconfig of a cluster to use instead of the local control plane."

@@ -22,23 +22,13 @@ use crate::{
 /// What the sample of the Memcached is called.
 pub const MEMCACHED: &str = "memcached-sample";
 
-/// Applies the one object of a sample, and returns its name.
-async fn apply(stage: &Stage, tell: &Teller, objects: &Objects, sample: &str) -> Result<(String, Value)> {
-    tell.types(&stage.kubectl(&format!("apply -f {sample}")));
-    let sample = stage.read(sample)?.into_iter().next().context("a sample holds an object")?;
-    let name = sample.pointer("/metadata/name").and_then(Value::as_str).context("a sample has a name")?.to_owned();
-    let spec = sample.get("spec").cloned().context("a sample has a spec")?;
-    objects.apply(&name, &spec).await?;
-    Ok((name, spec))
-}
-
 /// An immortal pod is deleted and comes back.
 pub async fn kill(stage: &mut Stage, tell: &Teller) -> Result<()> {
     let objects = immortals(&stage.client, stage.namespace());
     let pods = Api::<Pod>::namespaced(stage.client.clone(), stage.namespace());
     let start = Instant::now();
     let (name, _) =
-        apply(stage, tell, &objects, "config/samples/immortalcontainer_v1alpha1_immortalcontainer.yaml").await?;
+        stage.apply(tell, &objects, "config/samples/immortalcontainer_v1alpha1_immortalcontainer.yaml").await?;
     let first = started(&objects, &pods, &name, 1).await?;
     tell.took(&format!("{first} runs, startTimes is 1"), start.elapsed());
 
@@ -70,7 +60,7 @@ pub async fn scale(stage: &mut Stage, tell: &Teller) -> Result<()> {
     let objects = memcacheds(&stage.client, stage.namespace());
     let deployments = Api::<Deployment>::namespaced(stage.client.clone(), stage.namespace());
     let start = Instant::now();
-    let (name, spec) = apply(stage, tell, &objects, "config/samples/cache_v1alpha1_memcached.yaml").await?;
+    let (name, spec) = stage.apply(tell, &objects, "config/samples/cache_v1alpha1_memcached.yaml").await?;
     ensure!(name == MEMCACHED, "the sample is called {name}");
     let size = spec.pointer("/size").and_then(Value::as_i64).and_then(|size| i32::try_from(size).ok()).unwrap_or(1);
     let available = async || {

@@ -1,4 +1,4 @@
-//! What the story happens on: a cluster with a namespace, a pet store, and a host that runs the plugins. Set up in one place, cleared away in one place.
+//! What the story happens on: a cluster with a namespace, a pet store, a database, and a host that runs the plugins. Set up in one place, cleared away in one place.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,18 +20,18 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    components::Built,
+    components::{Built, PLUGINS},
     control_plane::{Cluster, run_dir::RunDir},
     eventually,
     host::{self, Document, Host, Launch, Line, Mark},
+    kinds::Objects,
     petstore::PetStore,
+    postgres::Postgres,
     progress::Progress,
 };
 
-use super::typed;
+use super::{tell::Teller, typed};
 
-/// Who plays.
-const OPERATORS: [&str; 3] = ["petstore", "immortal-container", "memcached"];
 /// Where the story's objects live.
 const NAMESPACE: &str = "operetta-demo";
 /// What a plugin, a controller or a simulated node may take, with room for a busy machine.
@@ -46,6 +46,8 @@ pub struct Stage {
     pub client: Client,
     /// The store of the story.
     pub store: PetStore,
+    /// The database of the story.
+    pub postgres: Postgres,
     /// The host of the story.
     pub host: Host,
     built: Built,
@@ -58,7 +60,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts store and host, installs the plugins and waits until they run.
+    /// Starts store, database and host, installs the plugins and waits until they run.
     pub async fn set_up(cluster: Cluster, built: Built, root: &Path, progress: &Progress) -> Result<Self> {
         let run = RunDir::create()?;
         let client = cluster.client().await?;
@@ -66,6 +68,10 @@ impl Stage {
         let step = progress.step("pet store");
         let store = PetStore::start(&run, &built).await?;
         step.done(&format!("listens on {}", store.address()));
+
+        let step = progress.step("database");
+        let postgres = Postgres::start(&run).await?;
+        step.done("accepts connections");
 
         let mut step = progress.step("operators");
         let before = match &cluster {
@@ -76,13 +82,14 @@ impl Stage {
         let made = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await;
         made.with_context(|| format!("make the namespace {NAMESPACE}; if an earlier demo left it, delete it"))?;
         step.say("operetta install");
-        let plugins = OPERATORS.iter().map(|name| built.component(name)).collect::<Result<Vec<_>>>()?;
+        let plugins = PLUGINS.iter().map(|name| built.component(name)).collect::<Result<Vec<_>>>()?;
         let files: Vec<_> = plugins.iter().map(|component| component.wasm.as_path()).collect();
         host::install(&built, cluster.kubeconfig(), &files)?;
         let accounts = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE);
         eventually("pods can be made", SOON, async || accounts.get("default").await.context("no account yet")).await?;
         step.say("operetta run");
-        let host = Launch::new(&built, cluster.kubeconfig()).namespace(NAMESPACE).start(&run).await?;
+        let host = Launch::new(&built, cluster.kubeconfig()).namespace(NAMESPACE);
+        let host = host.environment(postgres.environment()).start(&run).await?;
         for component in &plugins {
             let document = Document::of(component)?.endpoint("petstore", &store.endpoint());
             host.plugins().put(component.name, &component.code()?, &document)?;
@@ -90,8 +97,8 @@ impl Stage {
         for component in &plugins {
             host.says(component.name, "plugin ready", host::Log::start(), SOON).await?;
         }
-        step.done(&format!("{} run", OPERATORS.join(", ")));
-        Ok(Self { client, store, host, built, root: root.to_owned(), kubeconfig, before, run, cluster })
+        step.done(&format!("{} run", PLUGINS.join(", ")));
+        Ok(Self { client, store, postgres, host, built, root: root.to_owned(), kubeconfig, before, run, cluster })
     }
 
     /// Where the story's objects live.
@@ -117,6 +124,21 @@ impl Stage {
         let documents = text.split("\n---").map(|part| part.trim_start_matches('-'));
         let objects = documents.map(|part| serde_saphyr::from_str(part).context("understand a sample"));
         objects.collect()
+    }
+
+    /// Applies the one object of a sample, and returns its name and spec.
+    pub async fn apply(&self, tell: &Teller, objects: &Objects, sample: &str) -> Result<(String, Value)> {
+        tell.types(&self.kubectl(&format!("apply -f {sample}")));
+        let sample = self.read(sample)?.into_iter().next().context("a sample holds an object")?;
+        let name = sample.pointer("/metadata/name").and_then(Value::as_str).context("a sample has a name")?.to_owned();
+        let spec = sample.get("spec").cloned().context("a sample has a spec")?;
+        objects.apply(&name, &spec).await?;
+        Ok((name, spec))
+    }
+
+    /// Whether the cluster is the demo's own, to do with as it likes.
+    pub fn is_ours(&self) -> bool {
+        matches!(self.cluster, Cluster::Own(_))
     }
 
     /// A path as one types it.
@@ -151,6 +173,9 @@ impl Stage {
             lines.push(format!("alias kubectl={}", supervised.access().kubectl.display()));
         }
         lines.push(format!("export PLUGINS={}", self.host.plugins().path().display()));
+        let libpq = self.postgres.libpq().map(|(name, value)| format!("{name}='{value}'"));
+        lines.push(format!("export {}", libpq.join(" ")));
+        lines.push(format!("alias psql={}", self.postgres.programs().join("psql").display()));
         lines
     }
 
@@ -158,7 +183,10 @@ impl Stage {
     pub fn suggestions(&self) -> Vec<(&'static str, Vec<String>)> {
         let component = |name: &str| self.built.component(name).map(|c| self.typed(&c.wasm)).unwrap_or_default();
         vec![
-            ("all that the story left", vec![self.kubectl("get pets,immortalcontainers,memcacheds,deployments,pods")]),
+            (
+                "all that the story left",
+                vec![self.kubectl("get pets,immortalcontainers,memcacheds,demovolumes,pvc,deployments,pods")],
+            ),
             (
                 "pets, and what the store says",
                 vec![
@@ -172,6 +200,13 @@ impl Stage {
                 vec![
                     self.kubectl("delete pod phoenix-immortalpod"),
                     self.kubectl("scale deployment memcached-sample --replicas=5"),
+                ],
+            ),
+            (
+                "a row that follows its object",
+                vec![
+                    self.kubectl("apply -f config/samples/demo_v1_postgreswriter.yaml"),
+                    "psql -c 'TABLE students'".to_owned(),
                 ],
             ),
             (
@@ -211,6 +246,7 @@ impl Stage {
         let stopped = self.host.stop().await;
         drop(self.host);
         drop(self.store);
+        drop(self.postgres);
         self.run.remove()?;
         drop(self.cluster);
         let status = stopped?;

@@ -9,6 +9,7 @@ use std::{
 use anyhow::Result;
 
 use super::stage::Stage;
+use crate::components::PLUGINS;
 
 const BOLD: &str = "1";
 const DIM: &str = "2";
@@ -39,7 +40,10 @@ impl Teller {
             self.paint(BOLD, "Operetta: Kubernetes operators as sandboxed WebAssembly components"),
             self.paint(
                 DIM,
-                "A real control plane, a pet store and three operators, all on this machine. The first run builds them."
+                &format!(
+                    "A real control plane, a pet store, a PostgreSQL and {} operators, all on this machine. The first run builds them.",
+                    PLUGINS.len()
+                )
             )
         ));
     }
