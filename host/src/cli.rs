@@ -9,6 +9,7 @@ use operetta_core::name::Namespace;
 use crate::{
     adopt::AdoptArgs,
     completions::{CompletionsArgs, completions},
+    deploy::{DeployArgs, UndeployArgs},
     election::ElectionArgs,
     exit,
     objects::{Deed, ObjectsArgs},
@@ -57,6 +58,14 @@ enum Command {
         after_help = "Removes the annotation operetta.dev/paused, with your own rights.\n\nExample:\n  operetta resume memcached/cache -n default"
     )]
     Resume(ObjectsArgs),
+    /// Run the host itself in a cluster: its namespace, account and rights, the Plugin kind, and a Deployment
+    #[command(
+        after_help = "What is applied is what `kubectl apply --server-side -k config/default` applies.\n\nExamples:\n  operetta deploy --image example.com/operetta:0.1.0\n  operetta deploy --dry-run"
+    )]
+    Deploy(DeployArgs),
+    /// Take the host itself out of a cluster
+    #[command(after_help = "Example:\n  operetta undeploy")]
+    Undeploy(UndeployArgs),
     /// Print what would otherwise be written by hand
     #[command(subcommand)]
     Generate(Generate),
@@ -221,6 +230,8 @@ pub fn main() -> ExitCode {
         Command::Reconcile(args) => block_on(crate::objects::annotate(args, Deed::Reconcile)),
         Command::Pause(args) => block_on(crate::objects::annotate(args, Deed::Pause)),
         Command::Resume(args) => block_on(crate::objects::annotate(args, Deed::Resume)),
+        Command::Deploy(args) => block_on(crate::deploy::deploy(args)),
+        Command::Undeploy(args) => block_on(crate::deploy::undeploy(args)),
         Command::Generate(what) => block_on(crate::generate::generate(what)),
         Command::Completions(args) => completions(args),
     };

@@ -7,6 +7,7 @@ use operetta_cluster::lease::{Candidate, Lost, Standing, Term, Timing};
 use operetta_core::name::{Namespace, ObjectName};
 
 use crate::{
+    cli::parse_duration,
     exit::Failed,
     telemetry::{Health, Metrics},
 };
@@ -26,13 +27,13 @@ pub(crate) struct ElectionArgs {
     #[arg(long, value_name = "NAMESPACE")]
     leader_election_namespace: Option<Namespace>,
     /// How long the others wait for a leader that is silent
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = go_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     leader_election_lease_duration: Duration,
     /// How long a leader tries to renew its lease before it stops
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = go_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     leader_election_renew_deadline: Duration,
     /// Between two attempts to get or to renew the lease
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = go_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     leader_election_retry_period: Duration,
 }
 
@@ -137,46 +138,9 @@ fn identity() -> String {
     format!("{machine}_{:016x}", rand::random::<u64>())
 }
 
-/// A duration as Go writes it: `15s`, `1m30s`, `500ms`.
-fn go_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration; write it as 15s, 1m30s or 500ms");
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-        let (value, after) = rest.split_at(number);
-        let unit = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit);
-        let seconds = match unit {
-            "ms" => 0.001,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return Err(wrong()),
-        };
-        let value: f64 = value.parse().map_err(|_| wrong())?;
-        let part = Duration::try_from_secs_f64(value * seconds).map_err(|_| wrong())?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
-        rest = after;
-    }
-    if text.is_empty() { Err(wrong()) } else { Ok(total) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_written_as_in_go() {
-        for (text, milliseconds) in
-            [("15s", 15_000), ("1m30s", 90_000), ("500ms", 500), ("1.5s", 1_500), ("1h", 3_600_000)]
-        {
-            assert_eq!(go_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
-        }
-        for text in ["", "15", "s", "-1s", "1d", "1..5s", "99999999999999999999h"] {
-            assert!(go_duration(text).unwrap_err().contains("is no duration"), "{text}");
-        }
-    }
 
     #[test]
     fn two_processes_on_one_machine_differ() {

@@ -90,10 +90,13 @@ fn known(error: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             | InstallError::ReservedGroup(_)
             | InstallError::Webhook(_)
             | InstallError::Name(_) => Exit::Plugin,
-            InstallError::Refused { fault, .. } => of_fault(fault),
-            InstallError::Taken { .. } | InstallError::Conflict { .. } | InstallError::NotEstablished(_) => {
-                Exit::Refused
-            }
+            InstallError::Refused { fault, .. }
+            | InstallError::Kept { fault, .. }
+            | InstallError::Unreadable { fault, .. } => of_fault(fault),
+            InstallError::Taken { .. }
+            | InstallError::Conflict { .. }
+            | InstallError::NotEstablished(_)
+            | InstallError::NotGone(_) => Exit::Refused,
         });
     }
     match error.downcast_ref::<KindError>() {

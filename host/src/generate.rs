@@ -2,23 +2,18 @@
 
 use std::path::Path;
 
-use kube::CustomResourceExt as _;
-use operetta_cluster::install::{host_rbac, render};
-use operetta_core::{
-    manifest::Manifest,
-    name::{AccountName, Namespace, ServiceAccount},
-};
+use operetta_cluster::install::render;
+use operetta_core::manifest::Manifest;
 use serde_json::Value;
 
 use crate::{
     cli::{Generate, GenerateCrdArgs},
+    deploy::default_objects,
     install::installation,
     loader::{load_file, sandbox},
     output::print,
 };
 
-/// Where the host itself lives when it runs in the cluster.
-const HOST_NAMESPACE: &str = "operetta-system";
 /// Commands run one component at a time.
 pub(crate) const COMMAND_CONCURRENCY: u16 = 2;
 
@@ -46,18 +41,13 @@ pub fn manifest_schema() -> anyhow::Result<String> {
 
 async fn crds(args: GenerateCrdArgs) -> anyhow::Result<Vec<Value>> {
     match args.file {
-        None => Ok(vec![serde_json::to_value(operetta_api::Plugin::crd())?]),
+        None => Ok(vec![default_objects()?.crd]),
         Some(file) => Ok(manifest(&args.state.state_dir, &file).await?.crds),
     }
 }
 
 async fn rbac(args: GenerateCrdArgs) -> anyhow::Result<Vec<Value>> {
-    let Some(file) = args.file else {
-        let account =
-            ServiceAccount { namespace: Namespace::parse(HOST_NAMESPACE)?, name: AccountName::parse("operetta")? };
-        let plugins = Namespace::parse(operetta_api::DEFAULT_ACCOUNT_NAMESPACE)?;
-        return Ok(host_rbac(&account, &plugins));
-    };
+    let Some(file) = args.file else { return Ok(default_objects()?.rbac) };
     let sandbox = sandbox(&args.state.state_dir, COMMAND_CONCURRENCY)?;
     let (name, component) = load_file(&sandbox, &file).await?;
     let objects = render(&installation(name, component.manifest(), &file)?)?;
@@ -74,10 +64,13 @@ async fn manifest(state: &Path, file: &Path) -> anyhow::Result<Manifest> {
 }
 
 fn print_all(objects: &[Value]) -> anyhow::Result<()> {
-    for object in objects {
-        print(&format!("---\n{}", serde_saphyr::to_string(object)?))?;
-    }
-    Ok(())
+    print(&yaml(objects)?)
+}
+
+/// The documents of a file, one after the other.
+fn yaml(objects: &[Value]) -> anyhow::Result<String> {
+    let documents = objects.iter().map(|object| Ok(format!("---\n{}", serde_saphyr::to_string(object)?)));
+    documents.collect()
 }
 
 #[cfg(test)]
@@ -85,18 +78,22 @@ mod tests {
     use expect_test::expect_file;
 
     use super::*;
+    use crate::deploy::Objects;
 
     /// `UPDATE_EXPECT=1 cargo test` rewrites the files.
     #[test]
     fn the_committed_files_are_what_the_code_says() {
-        let crd = serde_saphyr::to_string(&operetta_api::Plugin::crd()).unwrap();
-        expect_file!["../../config/crd/operetta.dev_plugins.yaml"].assert_eq(&crd);
+        let Objects { crd, rbac, deployment, budget } = default_objects().unwrap();
+        expect_file!["../../config/crd/operetta.dev_plugins.yaml"].assert_eq(&yaml(&[crd]).unwrap());
+        expect_file!["../../config/rbac/host.yaml"].assert_eq(&yaml(&rbac).unwrap());
+        expect_file!["../../config/host/deployment.yaml"].assert_eq(&yaml(&[deployment]).unwrap());
+        expect_file!["../../config/host/pod_disruption_budget.yaml"].assert_eq(&yaml(&[budget]).unwrap());
         expect_file!["../../config/manifest.schema.json"].assert_eq(&format!("{}\n", manifest_schema().unwrap()));
     }
 
     #[test]
     fn the_schema_of_the_plugin_kind_is_one_that_an_api_server_takes() {
-        let crd = serde_json::to_string(&operetta_api::Plugin::crd()).unwrap();
+        let crd = default_objects().unwrap().crd.to_string();
         // Beside `properties`, a structural schema may not close itself.
         assert!(!crd.contains("\"additionalProperties\":false"), "{crd}");
     }

@@ -7,6 +7,7 @@ pub mod cli;
 mod completions;
 pub mod controller;
 pub mod databases;
+mod deploy;
 pub mod directory;
 mod election;
 pub mod exit;

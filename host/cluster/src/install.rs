@@ -4,20 +4,21 @@
 //! Refuses CRDs of Kubernetes' own groups, CRDs with a conversion webhook (which would send every read to an address of the plugin's choice), and CRDs that another plugin
 //! brought. Everything is checked before anything is written.
 
+mod planned;
 mod render;
 
 use std::time::Duration;
 
-use http::Method;
 use kube::Client;
 use operetta_core::{
     cache::Scope,
     grant::Rule,
-    name::{NameError, PluginName, ServiceAccount},
-    resource::{ObjectKey, Resource},
+    name::{NameError, Namespace, PluginName, ServiceAccount},
+    resource::Resource,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use self::planned::Planned;
 pub use self::render::{host_rbac, render};
 use crate::request::{Fault, Url, send_json};
 
@@ -27,6 +28,8 @@ pub const MANAGER: &str = "operetta-install";
 pub const PLUGIN_LABEL: &str = "operetta.dev/plugin";
 /// How long a CRD may take to be served.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(30);
+/// How long what is removed may take to go; a namespace or a CRD takes what lies in it along.
+const GONE_WITHIN: Duration = Duration::from_mins(1);
 
 /// What to install.
 #[derive(Debug, Clone)]
@@ -54,6 +57,8 @@ pub enum Outcome {
     Configured,
     /// It was there and is as it was.
     Unchanged,
+    /// It was there and is gone.
+    Deleted,
 }
 
 /// An installed object; shown as kubectl does: `serviceaccount/memcached created`.
@@ -71,6 +76,7 @@ impl std::fmt::Display for Installed {
             Outcome::Created => "created",
             Outcome::Configured => "configured",
             Outcome::Unchanged => "unchanged",
+            Outcome::Deleted => "deleted",
         };
         write!(f, "{} {outcome}", self.what)
     }
@@ -107,7 +113,7 @@ pub enum InstallError {
     Name(#[from] NameError),
     /// Someone else owns a field.
     #[error(
-        "{what} has fields of others that the plugin would set otherwise: {message}; compare them, and install with --force to take them over"
+        "{what} has fields of others that would be set otherwise: {message}; compare them, and take them over with --force"
     )]
     Conflict {
         /// The object.
@@ -123,9 +129,106 @@ pub enum InstallError {
         /// Why.
         fault: Fault,
     },
+    /// The API server refuses to delete.
+    #[error("cannot delete {what}: {fault}")]
+    Kept {
+        /// The object.
+        what: String,
+        /// Why.
+        fault: Fault,
+    },
+    /// The API server refuses to tell.
+    #[error("cannot list {what}: {fault}")]
+    Unreadable {
+        /// The kind.
+        what: String,
+        /// Why.
+        fault: Fault,
+    },
     /// A CRD is not served.
     #[error("{0} was installed and is not served after {within} s; see its conditions with `kubectl describe`", within = ESTABLISHED_WITHIN.as_secs())]
     NotEstablished(String),
+    /// Something is held.
+    #[error("{0} was deleted and is still there after {within} s; `kubectl get -o yaml` says what holds it (metadata.finalizers, status.conditions)", within = GONE_WITHIN.as_secs())]
+    NotGone(String),
+}
+
+/// How objects are applied.
+#[derive(Debug, Clone, Copy)]
+pub struct How<'a> {
+    /// Under which name fields are owned.
+    pub manager: &'a str,
+    /// Whether to take fields over that other managers own otherwise.
+    pub force: bool,
+    /// Whether the API server is only asked what would become of it.
+    pub dry_run: bool,
+}
+
+/// Applies objects in their order.
+pub async fn apply(client: &Client, objects: Vec<Value>, how: How<'_>) -> Result<Vec<Installed>, InstallError> {
+    let objects: Vec<Planned> = objects.into_iter().map(Planned::of).collect::<Result<_, _>>()?;
+    let mut installed: Vec<Installed> = Vec::new();
+    for object in &objects {
+        // The API server tries nothing out in a namespace that is not there, and one that is only tried out is not.
+        let lies_nowhere = how.dry_run
+            && object.namespace().is_some_and(|namespace| {
+                let what = format!("namespace/{namespace}");
+                installed.iter().any(|before| before.what == what && before.outcome == Outcome::Created)
+            });
+        let outcome = if lies_nowhere { Outcome::Created } else { object.apply(client, how).await? };
+        installed.push(Installed { what: object.what.clone(), outcome });
+    }
+    if !how.dry_run {
+        for object in objects.iter().filter(|o| o.is_crd()) {
+            object.wait_until_established(client).await?;
+        }
+    }
+    Ok(installed)
+}
+
+/// Removes objects, the last one first, each before the next one is touched; tells of those that were there.
+pub async fn remove(client: &Client, objects: Vec<Value>, dry_run: bool) -> Result<Vec<Installed>, InstallError> {
+    let objects: Vec<Planned> = objects.into_iter().rev().map(Planned::of).collect::<Result<_, _>>()?;
+    let mut removed = Vec::new();
+    for object in objects {
+        if object.delete(client, dry_run).await? {
+            if !dry_run {
+                object.wait_until_gone(client).await?;
+            }
+            removed.push(Installed { what: object.what, outcome: Outcome::Deleted });
+        }
+    }
+    Ok(removed)
+}
+
+/// What installed plugins still have in the cluster: their Plugins, and their accounts in the namespace of these.
+pub async fn plugins(client: &Client, accounts: &Namespace) -> Result<Vec<Value>, InstallError> {
+    let kinds = [
+        ("operetta.dev", "v1alpha1", "plugins", "Plugin", None),
+        ("", "v1", "serviceaccounts", "ServiceAccount", Some(accounts)),
+    ];
+    let mut found = Vec::new();
+    for (group, version, plural, kind, namespace) in kinds {
+        let resource = Resource::parse(group, version, plural)?;
+        let unreadable = |fault| InstallError::Unreadable { what: resource.to_string(), fault };
+        let mut url = Url::of(&resource, namespace);
+        if namespace.is_some() {
+            url = url.query("labelSelector", PLUGIN_LABEL);
+        }
+        let list = match send_json(client, url.get().map_err(unreadable)?).await {
+            Ok(list) => list,
+            // The kind itself is not there.
+            Err(fault) if fault.is_not_found() => continue,
+            Err(fault) => return Err(unreadable(fault)),
+        };
+        for item in list.get("items").and_then(Value::as_array).into_iter().flatten() {
+            // Of the object only what names it.
+            let metadata =
+                json!({"name": item.pointer("/metadata/name"), "namespace": item.pointer("/metadata/namespace")});
+            found.push(json!({"apiVersion": resource.api_version(), "kind": kind, "metadata": metadata}));
+        }
+    }
+    Ok(found)
 }
 
 /// Installs; `force` takes fields over that other managers own otherwise.
@@ -134,9 +237,10 @@ pub async fn install(
     installation: &Installation,
     force: bool,
 ) -> Result<Vec<Installed>, InstallError> {
-    let objects: Vec<Planned> = render(installation)?.into_iter().map(Planned::of).collect::<Result<_, _>>()?;
-    for object in objects.iter().filter(|o| o.is_crd()) {
-        if let Some(there) = object.read(client).await?
+    for object in render(installation)? {
+        let object = Planned::of(object)?;
+        if object.is_crd()
+            && let Some(there) = object.read(client).await?
             && let Some(other) =
                 there.pointer("/metadata/labels").and_then(|l| l.get(PLUGIN_LABEL)).and_then(Value::as_str)
             && other != installation.plugin.as_str()
@@ -144,120 +248,7 @@ pub async fn install(
             return Err(InstallError::Taken { crd: object.what.clone(), other: other.to_owned() });
         }
     }
-    let mut installed = Vec::new();
-    for object in &objects {
-        installed.push(Installed { what: object.what.clone(), outcome: object.apply(client, force).await? });
-    }
-    for object in objects.iter().filter(|o| o.is_crd()) {
-        object.wait_until_established(client).await?;
-    }
-    Ok(installed)
-}
-
-/// An object that will be installed.
-struct Planned {
-    object: Value,
-    resource: Resource,
-    key: ObjectKey,
-    what: String,
-}
-
-impl Planned {
-    fn of(object: Value) -> Result<Self, InstallError> {
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let (group, version) = text("/apiVersion").split_once('/').unwrap_or(("", text("/apiVersion")));
-        let kind = text("/kind").to_ascii_lowercase();
-        // All kinds that are rendered here form their plural this way.
-        let resource = Resource::parse(group, version, &format!("{kind}s"))?;
-        let key =
-            ObjectKey::parse(Some(text("/metadata/namespace")).filter(|n| !n.is_empty()), text("/metadata/name"))?;
-        let dot = if group.is_empty() { "" } else { "." };
-        let what = format!("{kind}{dot}{group}/{}", key.name);
-        Ok(Self { object, resource, key, what })
-    }
-
-    fn is_crd(&self) -> bool {
-        self.resource.resource() == "customresourcedefinitions"
-    }
-
-    fn url(&self) -> Url {
-        Url::of(&self.resource, self.key.namespace.as_ref()).object(&self.key.name)
-    }
-
-    fn refused(&self) -> impl Fn(Fault) -> InstallError + '_ {
-        |fault| InstallError::Refused { what: self.what.clone(), fault }
-    }
-
-    async fn read(&self, client: &Client) -> Result<Option<Value>, InstallError> {
-        match send_json(client, self.url().get().map_err(self.refused())?).await {
-            Ok(object) => Ok(Some(object)),
-            Err(fault) if fault.is_not_found() => Ok(None),
-            Err(fault) => Err(self.refused()(fault)),
-        }
-    }
-
-    async fn apply(&self, client: &Client, force: bool) -> Result<Outcome, InstallError> {
-        let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
-        let before = self.read(client).await?;
-        let url = self.url().query("fieldManager", MANAGER).query("force", if force { "true" } else { "false" });
-        let request =
-            url.request(Method::PATCH, Some("application/apply-patch+yaml"), self.object.to_string().into_bytes());
-        match send_json(client, request.map_err(self.refused())?).await {
-            Ok(after) => Ok(match before {
-                None => Outcome::Created,
-                Some(before) if version(&before) == version(&after) => Outcome::Unchanged,
-                Some(_) => Outcome::Configured,
-            }),
-            Err(Fault::Answer { code: 409, message, .. }) => {
-                Err(InstallError::Conflict { what: self.what.clone(), message })
-            }
-            Err(fault) => Err(self.refused()(fault)),
-        }
-    }
-
-    /// Until the CRD is established and its kind is really served, so that what follows an installation finds it.
-    async fn wait_until_established(&self, client: &Client) -> Result<(), InstallError> {
-        let text = |pointer: &str| self.object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let mut served = Vec::new();
-        for version in self.object.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten() {
-            if version.get("served").and_then(Value::as_bool) == Some(true) {
-                let name = version.get("name").and_then(Value::as_str).unwrap_or_default();
-                served.push(Resource::parse(text("/spec/group"), name, text("/spec/names/plural"))?);
-            }
-        }
-        let wait = async {
-            loop {
-                let there = self.read(client).await?.is_some_and(|crd| is_established(&crd));
-                if there && all_served(client, &served).await {
-                    return Ok(());
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::time::timeout(ESTABLISHED_WITHIN, wait)
-            .await
-            .unwrap_or_else(|_| Err(InstallError::NotEstablished(self.what.clone())))
-    }
-}
-
-fn is_established(crd: &Value) -> bool {
-    let conditions = crd.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|condition| {
-        let is = |field: &str, value: &str| condition.get(field).and_then(Value::as_str) == Some(value);
-        is("type", "Established") && is("status", "True")
-    })
-}
-
-/// Whether each kind answers. A person who may not list it has reached it all the same.
-async fn all_served(client: &Client, kinds: &[Resource]) -> bool {
-    for kind in kinds {
-        let Ok(request) = Url::of(kind, None).query("limit", "1").get() else { return false };
-        match send_json(client, request).await {
-            Ok(_) | Err(Fault::Answer { code: 403, .. }) => {}
-            Err(_) => return false,
-        }
-    }
-    true
+    apply(client, render(installation)?, How { manager: MANAGER, force, dry_run: false }).await
 }
 
 #[cfg(test)]

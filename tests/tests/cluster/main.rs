@@ -8,6 +8,7 @@ mod bad_input;
 mod cli;
 mod control_plane;
 mod demo_volume;
+mod deploy;
 mod gate;
 mod identity;
 mod immortal;

@@ -53,7 +53,14 @@ pub fn render(installation: &Installation) -> Result<Vec<Value>, InstallError> {
 pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace) -> Vec<Value> {
     let labels = json!({"app.kubernetes.io/managed-by": "operetta", "app.kubernetes.io/name": "operetta"});
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
-    let namespace = |name: &Namespace| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name.as_str(), "labels": labels}});
+    let namespace = |name: &Namespace| {
+        let mut labels = labels.clone();
+        // Whoever may run privileged pods beside the host is the host.
+        if let Some(labels) = labels.as_object_mut() {
+            labels.insert("pod-security.kubernetes.io/enforce".to_owned(), "restricted".into());
+        }
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name.as_str(), "labels": labels}})
+    };
     let granted = |kind: &str, namespace: Option<&Namespace>, rules: Vec<Value>| {
         let metadata = json!({"name": "operetta", "namespace": namespace.map(Namespace::as_str), "labels": labels});
         role(kind, &without_nulls(metadata), account, &rules)

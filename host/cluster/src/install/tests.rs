@@ -106,8 +106,8 @@ fn the_hosts_own_rights_are_narrow() {
     let account =
         ServiceAccount { namespace: namespace("operetta-system"), name: AccountName::parse("operetta").unwrap() };
     expect![[r#"
-        {"apiVersion":"v1","kind":"Namespace","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta-system"}}
-        {"apiVersion":"v1","kind":"Namespace","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta-plugins"}}
+        {"apiVersion":"v1","kind":"Namespace","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta","pod-security.kubernetes.io/enforce":"restricted"},"name":"operetta-system"}}
+        {"apiVersion":"v1","kind":"Namespace","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta","pod-security.kubernetes.io/enforce":"restricted"},"name":"operetta-plugins"}}
         {"apiVersion":"v1","kind":"ServiceAccount","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta","namespace":"operetta-system"}}
         {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta"},"rules":[{"apiGroups":["apiextensions.k8s.io"],"resources":["customresourcedefinitions"],"verbs":["get","list","watch"]},{"apiGroups":["operetta.dev"],"resources":["plugins"],"verbs":["get","list","watch"]},{"apiGroups":["operetta.dev"],"resources":["plugins/status"],"verbs":["patch"]},{"apiGroups":["events.k8s.io"],"resources":["events"],"verbs":["create","patch"]}]}
         {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"operetta"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}

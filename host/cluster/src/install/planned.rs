@@ -1,0 +1,154 @@
+//! One object on its way into the cluster or out of it.
+
+use std::time::Duration;
+
+use http::Method;
+use kube::Client;
+use operetta_core::{
+    name::Namespace,
+    resource::{ObjectKey, Resource},
+};
+use serde_json::Value;
+
+use super::{ESTABLISHED_WITHIN, GONE_WITHIN, How, InstallError, Outcome};
+use crate::request::{Fault, Url, send_json};
+
+/// An object that will be installed.
+pub(super) struct Planned {
+    object: Value,
+    resource: Resource,
+    key: ObjectKey,
+    pub what: String,
+}
+
+impl Planned {
+    pub fn of(object: Value) -> Result<Self, InstallError> {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let (group, version) = text("/apiVersion").split_once('/').unwrap_or(("", text("/apiVersion")));
+        let kind = text("/kind").to_ascii_lowercase();
+        // All kinds that are rendered here form their plural this way.
+        let resource = Resource::parse(group, version, &format!("{kind}s"))?;
+        let key =
+            ObjectKey::parse(Some(text("/metadata/namespace")).filter(|n| !n.is_empty()), text("/metadata/name"))?;
+        let dot = if group.is_empty() { "" } else { "." };
+        let what = format!("{kind}{dot}{group}/{}", key.name);
+        Ok(Self { object, resource, key, what })
+    }
+
+    pub fn is_crd(&self) -> bool {
+        self.resource.resource() == "customresourcedefinitions"
+    }
+
+    pub fn namespace(&self) -> Option<&Namespace> {
+        self.key.namespace.as_ref()
+    }
+
+    fn url(&self) -> Url {
+        Url::of(&self.resource, self.key.namespace.as_ref()).object(&self.key.name)
+    }
+
+    fn refused(&self) -> impl Fn(Fault) -> InstallError + '_ {
+        |fault| InstallError::Refused { what: self.what.clone(), fault }
+    }
+
+    pub async fn read(&self, client: &Client) -> Result<Option<Value>, InstallError> {
+        match send_json(client, self.url().get().map_err(self.refused())?).await {
+            Ok(object) => Ok(Some(object)),
+            Err(fault) if fault.is_not_found() => Ok(None),
+            Err(fault) => Err(self.refused()(fault)),
+        }
+    }
+
+    pub async fn apply(&self, client: &Client, how: How<'_>) -> Result<Outcome, InstallError> {
+        let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
+        let before = self.read(client).await?;
+        let How { manager, force, dry_run } = how;
+        let mut url = self.url().query("fieldManager", manager).query("force", if force { "true" } else { "false" });
+        if dry_run {
+            url = url.query("dryRun", "All");
+        }
+        let request =
+            url.request(Method::PATCH, Some("application/apply-patch+yaml"), self.object.to_string().into_bytes());
+        match send_json(client, request.map_err(self.refused())?).await {
+            Ok(after) => Ok(match before {
+                None => Outcome::Created,
+                Some(before) if version(&before) == version(&after) => Outcome::Unchanged,
+                Some(_) => Outcome::Configured,
+            }),
+            Err(Fault::Answer { code: 409, message, .. }) => {
+                Err(InstallError::Conflict { what: self.what.clone(), message })
+            }
+            Err(fault) => Err(self.refused()(fault)),
+        }
+    }
+
+    /// Whether it was there. What it owns goes before it: of a Deployment, the pods.
+    pub async fn delete(&self, client: &Client, dry_run: bool) -> Result<bool, InstallError> {
+        let mut url = self.url().query("propagationPolicy", "Foreground");
+        if dry_run {
+            url = url.query("dryRun", "All");
+        }
+        let kept = |fault| InstallError::Kept { what: self.what.clone(), fault };
+        let request = url.request(Method::DELETE, None, Vec::new()).map_err(kept)?;
+        match send_json(client, request).await {
+            Ok(_) => Ok(true),
+            Err(fault) if fault.is_not_found() => Ok(false),
+            Err(fault) => Err(kept(fault)),
+        }
+    }
+
+    /// Until nobody finds it any more.
+    pub async fn wait_until_gone(&self, client: &Client) -> Result<(), InstallError> {
+        let wait = async {
+            while self.read(client).await?.is_some() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(GONE_WITHIN, wait).await.unwrap_or_else(|_| Err(InstallError::NotGone(self.what.clone())))
+    }
+
+    /// Until the CRD is established and its kind is really served, so that what follows an installation finds it.
+    pub async fn wait_until_established(&self, client: &Client) -> Result<(), InstallError> {
+        let text = |pointer: &str| self.object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let mut served = Vec::new();
+        for version in self.object.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten() {
+            if version.get("served").and_then(Value::as_bool) == Some(true) {
+                let name = version.get("name").and_then(Value::as_str).unwrap_or_default();
+                served.push(Resource::parse(text("/spec/group"), name, text("/spec/names/plural"))?);
+            }
+        }
+        let wait = async {
+            loop {
+                let there = self.read(client).await?.is_some_and(|crd| is_established(&crd));
+                if there && all_served(client, &served).await {
+                    return Ok(());
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(ESTABLISHED_WITHIN, wait)
+            .await
+            .unwrap_or_else(|_| Err(InstallError::NotEstablished(self.what.clone())))
+    }
+}
+
+fn is_established(crd: &Value) -> bool {
+    let conditions = crd.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|condition| {
+        let is = |field: &str, value: &str| condition.get(field).and_then(Value::as_str) == Some(value);
+        is("type", "Established") && is("status", "True")
+    })
+}
+
+/// Whether each kind answers. A person who may not list it has reached it all the same.
+async fn all_served(client: &Client, kinds: &[Resource]) -> bool {
+    for kind in kinds {
+        let Ok(request) = Url::of(kind, None).query("limit", "1").get() else { return false };
+        match send_json(client, request).await {
+            Ok(_) | Err(Fault::Answer { code: 403, .. }) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
