@@ -8,12 +8,15 @@ use operetta_core::name::Namespace;
 
 use crate::{
     adopt::AdoptArgs,
+    build::BuildArgs,
     completions::{CompletionsArgs, completions},
     deploy::{DeployArgs, UndeployArgs},
     election::ElectionArgs,
     exit,
+    inspect::InspectArgs,
     objects::{Deed, ObjectsArgs},
     telemetry::LogFormat,
+    validate::ValidateArgs,
 };
 
 /// Runs Kubernetes operators as sandboxed WebAssembly components.
@@ -66,6 +69,21 @@ enum Command {
     /// Take the host itself out of a cluster
     #[command(after_help = "Example:\n  operetta undeploy")]
     Undeploy(UndeployArgs),
+    /// Build a plugin to hand on: its component with the manifest written into it, and its Plugin document
+    #[command(
+        after_help = "Adds the wasm target to the Rust toolchain where it is missing. A document that you edited is never overwritten.\n\nExamples:\n  operetta build                                    # the plugin of this folder, into target/operetta\n  operetta build ./petstore --out ./plugins\n  operetta build some.wasm -o ./plugins/some.wasm   # one that is built already"
+    )]
+    Build(BuildArgs),
+    /// Say what a component is and what it asks for, without running it where it says so itself
+    #[command(
+        after_help = "A component made by `operetta build` carries its manifest in a section, which is read without running or compiling anything. NAME.yaml beside it says what is granted.\n\nExamples:\n  operetta inspect petstore.wasm\n  operetta inspect petstore.wasm -o json | jq .asks.warnings"
+    )]
+    Inspect(InspectArgs),
+    /// Find what a load would find wrong with components and their documents, without a cluster
+    #[command(
+        after_help = "A line for each check: ok, note (it would load, and somebody should know) or FAILED. Ends with code 3 if any failed. Several files are also compared with each other.\n\nExamples:\n  operetta validate petstore.wasm\n  operetta validate ./plugins/*.wasm -o json"
+    )]
+    Validate(ValidateArgs),
     /// Print what would otherwise be written by hand
     #[command(subcommand)]
     Generate(Generate),
@@ -227,11 +245,14 @@ pub fn main() -> ExitCode {
         Command::Run(args) => block_on(crate::run::run(args)),
         Command::Install(args) => block_on(crate::install::install(args)),
         Command::Adopt(args) => block_on(crate::adopt::adopt(args)),
-        Command::Reconcile(args) => block_on(crate::objects::annotate(args, Deed::Reconcile)),
+        Command::Build(args) => block_on(crate::build::build(args)),
+        Command::Inspect(args) => block_on(crate::inspect::inspect(args)),
         Command::Pause(args) => block_on(crate::objects::annotate(args, Deed::Pause)),
+        Command::Reconcile(args) => block_on(crate::objects::annotate(args, Deed::Reconcile)),
         Command::Resume(args) => block_on(crate::objects::annotate(args, Deed::Resume)),
         Command::Deploy(args) => block_on(crate::deploy::deploy(args)),
         Command::Undeploy(args) => block_on(crate::deploy::undeploy(args)),
+        Command::Validate(args) => block_on(crate::validate::validate(args)),
         Command::Generate(what) => block_on(crate::generate::generate(what)),
         Command::Completions(args) => completions(args),
     };

@@ -3,14 +3,13 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use operetta_api::{Plugin, PluginSpec};
 use operetta_cluster::install::Installation;
 use operetta_core::{manifest::Manifest, name::PluginName};
 
 use crate::{
     cli::InstallArgs,
     generate::COMMAND_CONCURRENCY,
-    loader::{load_file, sandbox},
+    loader::{load_file, read_document, sandbox},
 };
 
 pub(crate) async fn install(args: InstallArgs) -> anyhow::Result<()> {
@@ -38,14 +37,9 @@ pub(crate) async fn install(args: InstallArgs) -> anyhow::Result<()> {
 /// # Errors
 /// The document is there and cannot be used.
 pub(crate) fn installation(name: PluginName, manifest: &Manifest, file: &Path) -> anyhow::Result<Installation> {
-    let document = file.with_extension("yaml");
-    let spec = match std::fs::read_to_string(&document) {
-        Ok(yaml) => operetta_api::parse(&name, &yaml).with_context(|| document.display().to_string())?.spec,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let grants = operetta_api::parse(&name, &operetta_api::render(&name, manifest)?)?.spec.grants;
-            Plugin::new(name.as_str(), PluginSpec { grants, ..PluginSpec::default() }).spec
-        }
-        Err(error) => return Err(error).with_context(|| document.display().to_string()),
+    let spec = match read_document(&name, file)? {
+        Some(spec) => spec,
+        None => operetta_api::parse(&name, &operetta_api::render(&name, manifest)?)?.spec,
     };
     Ok(Installation {
         account: spec.account(&name)?,

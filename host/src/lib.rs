@@ -1,6 +1,7 @@
 //! The host: what `operetta` does, wired from the layers below.
 
 mod adopt;
+mod build;
 pub mod cargo;
 pub mod channels;
 pub mod cli;
@@ -12,6 +13,7 @@ pub mod directory;
 mod election;
 pub mod exit;
 pub mod generate;
+mod inspect;
 mod install;
 pub mod loader;
 mod objects;
@@ -23,3 +25,4 @@ pub mod supervisor;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
+mod validate;

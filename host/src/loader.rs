@@ -9,6 +9,7 @@ use std::{
 use anyhow::Context as _;
 use async_trait::async_trait;
 use bytes::Bytes;
+use operetta_api::PluginSpec;
 use operetta_core::{
     manifest::Manifest,
     name::{Digest, PluginName},
@@ -60,6 +61,19 @@ pub(crate) fn read_file(file: &Path) -> anyhow::Result<(PluginName, Vec<u8>)> {
         .map_err(|error| Failed::usage(format!("{shown}: the file's name is the plugin's, and {error}")))?;
     let wasm = fs::read(file).map_err(|error| Failed::usage(format!("{shown}: cannot be read: {error}")))?;
     Ok((name, wasm))
+}
+
+/// What the Plugin document beside a component says; none where there is no document.
+///
+/// # Errors
+/// The document is there and cannot be used.
+pub(crate) fn read_document(name: &PluginName, file: &Path) -> anyhow::Result<Option<PluginSpec>> {
+    let document = file.with_extension("yaml");
+    match fs::read_to_string(&document) {
+        Ok(yaml) => Ok(Some(operetta_api::parse(name, &yaml).with_context(|| document.display().to_string())?.spec)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failed::usage(format!("{}: cannot be read: {error}", document.display()))),
+    }
 }
 
 /// What is wrong with a component, with its file. Its text says all that its sources say, so that they are left out.

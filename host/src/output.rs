@@ -1,6 +1,35 @@
-//! What commands print: to standard output.
+//! What commands print: text for people, JSON or YAML for scripts, on standard output.
 
 use std::io::Write as _;
+
+use serde::Serialize;
+
+/// A form that scripts read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+/// `-o`, of each command whose answer a script may want.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OutputArgs {
+    /// Print JSON or YAML instead of text for people
+    #[arg(short, long, value_name = "FORMAT")]
+    pub(crate) output: Option<Format>,
+}
+
+impl Format {
+    /// The value in this form.
+    pub(crate) fn render(self, value: &impl Serialize) -> anyhow::Result<String> {
+        Ok(match self {
+            Self::Json => format!("{}\n", serde_json::to_string_pretty(value)?),
+            Self::Yaml => serde_saphyr::to_string(value)?,
+        })
+    }
+}
 
 /// To standard output; whoever reads may stop reading, as `head` does.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
@@ -8,5 +37,28 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
+    }
+}
+
+/// `1,310,720`.
+pub(crate) fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 }

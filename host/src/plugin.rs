@@ -4,7 +4,7 @@
 //! the version before runs on. After it nothing can fail. What comes before may be given up at any point, as for a newer file; the switch itself never waits.
 
 mod claims;
-mod needs;
+pub(crate) mod needs;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 

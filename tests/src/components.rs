@@ -119,7 +119,7 @@ impl Workspace {
         Ok(self.programs(progress)?.join("operetta"))
     }
 
-    /// Builds every plugin into [`Workspace::plugin_dir`], with the Plugin document that `host` writes for it.
+    /// Builds every plugin into [`Workspace::plugin_dir`] as `operetta build` hands it on: with its manifest written into it, and its Plugin document beside it.
     pub fn plugins(&self, host: &Path, progress: &Progress) -> Result<Vec<Component>> {
         self.components("plugins", &PLUGINS.map(Recipe::of), host, progress)
     }
@@ -178,11 +178,12 @@ impl Workspace {
             for Recipe { name, package, .. } in alike {
                 step.say(name);
                 let from = built.join(format!("{}.wasm", package.replace('-', "_")));
-                let code = fs::read(&from).with_context(|| format!("read the component {}", from.display()))?;
                 let wasm = directory.join(format!("{name}.wasm"));
                 let document = directory.join(format!("{name}.yaml"));
-                if replace(&wasm, &code)? || !document.is_file() || newer(host, &document) {
-                    replace(&document, &generate(host, &wasm, &self.state_dir())?)?;
+                if !document.is_file() || [host, &from].into_iter().any(|made_of| newer(made_of, &wasm)) {
+                    // Not a person's document, and of a host that may have written it otherwise.
+                    let _ = fs::remove_file(&document);
+                    finish(host, &from, &wasm, &self.state_dir())?;
                 }
                 components.push(Component { name, package, wasm, document });
             }
@@ -236,26 +237,22 @@ impl Component {
     }
 }
 
-/// Whether the document was written before this host was built, and may miss what it knows better.
-fn newer(host: &Path, document: &Path) -> bool {
+/// Whether the component is older than what it is made of.
+fn newer(made_of: &Path, wasm: &Path) -> bool {
     let modified = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
-    modified(host) > modified(document)
+    modified(made_of) > modified(wasm)
 }
 
-/// The Plugin document that `operetta generate plugin` writes from the component's own manifest.
-fn generate(host: &Path, wasm: &Path, state: &Path) -> Result<Vec<u8>> {
-    let output = Command::new(host)
-        .args(["generate", "plugin", "--state-dir"])
-        .arg(state)
-        .arg(wasm)
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("run {}", host.display()))?;
+/// `operetta build` of a component that is compiled already.
+fn finish(host: &Path, from: &Path, wasm: &Path, state: &Path) -> Result<()> {
+    let mut command = Command::new(host);
+    command.arg("build").arg(from).arg("--out").arg(wasm).arg("--state-dir").arg(state).stdin(Stdio::null());
+    let output = command.output().with_context(|| format!("run {}", host.display()))?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
-        bail!("`operetta generate plugin {}` failed ({}):\n{why}", wasm.display(), output.status);
+        bail!("`operetta build {}` failed ({}):\n{why}", from.display(), output.status);
     }
-    Ok(output.stdout)
+    Ok(())
 }
 
 /// Puts `content` at `path` in one step, so that a host that watches the directory never sees half of it. Whether there was anything to do.

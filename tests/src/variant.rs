@@ -11,12 +11,17 @@ fn build(make: &str, version: &str) -> String {
 
 /// The fixture hostile in another version.
 pub fn hostile_version(code: &[u8], version: &str) -> Result<Vec<u8>> {
-    overwrite(code, &build("good", "1.0.0"), &build("good", version))
+    overwrite(&bare(code)?, &build("good", "1.0.0"), &build("good", version))
 }
 
 /// The fixture hostile whose manifest does something else: `loop`, `panic`, `kind` (names an impossible one), `absent` (names one that no cluster has).
 pub fn hostile_make(code: &[u8], make: &str) -> Result<Vec<u8>> {
-    overwrite(code, &build("good", "1.0.0"), &build(make, "1.0.0"))
+    overwrite(&bare(code)?, &build("good", "1.0.0"), &build(make, "1.0.0"))
+}
+
+/// Without the manifest that `operetta build` wrote into it, which would not be the variant's.
+fn bare(code: &[u8]) -> Result<Vec<u8>> {
+    Ok(operetta_sandbox::stamp::bare(&code.to_vec().into(), code.len())?.to_vec())
 }
 
 /// The same bytes with each occurrence of a text replaced by one of the same length.

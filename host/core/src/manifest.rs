@@ -198,6 +198,30 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// The document again.
+    ///
+    /// # Errors
+    /// Never in practice: what was parsed can be written, unless it is larger than what is read.
+    pub fn render(&self) -> Result<String, ManifestError> {
+        let json = serde_json::to_string(self).map_err(|e| ManifestError::Json(e.to_string()))?;
+        if json.len() > MAX_MANIFEST { Err(ManifestError::TooLarge(json.len())) } else { Ok(json) }
+    }
+
+    /// The first field in which two manifests differ.
+    pub fn difference(&self, other: &Self) -> Option<&'static str> {
+        [
+            ("manifestVersion", self.manifest_version == other.manifest_version),
+            ("name", self.name == other.name),
+            ("version", self.version == other.version),
+            ("description", self.description == other.description),
+            ("controllers", self.controllers == other.controllers),
+            ("crds", self.crds == other.crds),
+            ("requests", self.requests == other.requests),
+        ]
+        .into_iter()
+        .find_map(|(field, same)| (!same).then_some(field))
+    }
+
     /// The controller of this name.
     pub fn controller(&self, name: &ControllerName) -> Option<&Controller> {
         self.controllers.iter().find(|c| c.name == *name)
@@ -268,6 +292,24 @@ mod tests {
         let manifest = Manifest::parse(&json(|_| {})).unwrap();
         assert_eq!(manifest.controllers[0].resync_seconds, 36_000);
         assert_eq!(manifest.controllers[0].primary.to_string(), "things.v1.x.example.com");
+    }
+
+    #[test]
+    fn manifests_that_differ_say_where() {
+        type Change = fn(&mut serde_json::Value);
+        let whole = Manifest::parse(&json(|_| {})).unwrap();
+        assert_eq!(whole.difference(&Manifest::parse(&whole.render().unwrap()).unwrap()), None);
+        let cases: [(Change, &str); 6] = [
+            (|m| m["name"] = "other".into(), "name"),
+            (|m| m["version"] = "2".into(), "version"),
+            (|m| m["description"] = "x".into(), "description"),
+            (|m| m["controllers"][0]["resyncSeconds"] = 60.into(), "controllers"),
+            (|m| m["crds"] = serde_json::json!([{}]), "crds"),
+            (|m| m["requests"] = serde_json::json!({"events": true}), "requests"),
+        ];
+        for (change, field) in cases {
+            assert_eq!(whole.difference(&Manifest::parse(&json(change)).unwrap()), Some(field));
+        }
     }
 
     #[test]

@@ -60,6 +60,7 @@ pub struct Component {
     digest: Digest,
     size: usize,
     imports: Vec<String>,
+    stamped: bool,
     cached: bool,
     took: Duration,
     manifest: Manifest,
@@ -89,6 +90,11 @@ impl Component {
         &self.imports
     }
 
+    /// Whether it carries its manifest in a section, too; it was found to be the same.
+    pub fn stamped(&self) -> bool {
+        self.stamped
+    }
+
     /// Whether it was found compiled.
     pub fn cached(&self) -> bool {
         self.cached
@@ -110,21 +116,26 @@ pub(crate) async fn load(inner: &Arc<Inner>, wasm: Bytes) -> Result<Arc<Componen
     let began = Instant::now();
     let host = |phase| move |why: String| LoadError::Host { phase, why };
     // Reading and hashing some megabytes takes milliseconds, for which no other task should wait.
-    let (outline, digest, found) = {
+    let (outline, claimed, digest, bytes, key, found) = {
         let (inner, wasm) = (Arc::clone(inner), wasm.clone());
-        let first = move || -> Result<_, VerifyError> {
+        let first = move || -> Result<_, LoadError> {
             let outline = verify::outline(&wasm, inner.compile_limits.component)?;
+            let claimed = outline.stamp.as_ref().map(|stamp| stamp.manifest(&wasm)).transpose()?;
             let digest = Digest::of(&wasm);
-            Ok((outline, digest, inner.cache.find(&digest)))
+            // What is compiled is what the cache's key names, to the byte.
+            let bytes = outline.code(&wasm);
+            let key = if claimed.is_some() { Digest::of(&bytes) } else { digest };
+            let found = inner.cache.find(&key);
+            Ok((outline, claimed, digest, bytes, key, found))
         };
         tokio::task::spawn_blocking(first).await.map_err(|e| host("verify")(e.to_string()))??
     };
     let cached = found.is_some();
     let code = match found {
         Some(code) => code,
-        None => compile(inner, &wasm, &digest).await?,
+        None => compile(inner, &bytes, &key).await?,
     };
-    let Outline { imports, wasi_p2 } = outline;
+    let Outline { imports, wasi_p2, .. } = outline;
     let (pre, manifest) = {
         let inner_here = Arc::clone(inner);
         let described = inner.guests.spawn(async move {
@@ -136,8 +147,11 @@ pub(crate) async fn load(inner: &Arc<Inner>, wasm: Bytes) -> Result<Arc<Componen
         });
         AbortOnDropHandle::new(described).await.map_err(|e| host("describe")(e.to_string()))??
     };
-    let (inner, size, took) = (Arc::clone(inner), wasm.len(), began.elapsed());
-    Ok(Arc::new(Component { digest, size, imports, cached, took, manifest, wasi_p2, pre, inner }))
+    if let Some(field) = claimed.as_ref().and_then(|claimed| claimed.difference(&manifest)) {
+        return Err(DescribeError::Differs(field).into());
+    }
+    let (inner, size, stamped, took) = (Arc::clone(inner), wasm.len(), claimed.is_some(), began.elapsed());
+    Ok(Arc::new(Component { digest, size, imports, stamped, cached, took, manifest, wasi_p2, pre, inner }))
 }
 
 /// Compiles it and keeps what came of it. One at a time: a compiler uses all cores.

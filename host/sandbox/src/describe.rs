@@ -13,6 +13,7 @@ use crate::{
     fault::Fault,
     meter::{Memory, Meter, metered},
     sandbox::Inner,
+    stamp::SECTION,
     state::{Caps, State, store},
 };
 
@@ -43,6 +44,14 @@ pub enum DescribeError {
     /// It said something else.
     #[error("{0}")]
     Manifest(#[from] ManifestError),
+    /// A stamp that is no manifest.
+    #[error("its section {SECTION:?} cannot be used: {0}; write it anew with `operetta build FILE.wasm`")]
+    Stamp(ManifestError),
+    /// A stamp that says something else than the component.
+    #[error(
+        "its section {SECTION:?} and its function `manifest` differ in `{0}`, so one of them does not tell the truth; if it is yours, write the section anew with `operetta build FILE.wasm`"
+    )]
+    Differs(&'static str),
     /// The host's fault.
     #[error("the host could not run `manifest`: {0}")]
     Host(String),

@@ -9,6 +9,7 @@
 //! | [`compile`] | compiling it in a child process |
 //! | [`cache`] | compiled components on disk, each with a MAC; the only `unsafe` |
 //! | [`describe`] | asking a component what it is |
+//! | [`stamp`] | the same, written into the component |
 //! | [`component`] | all of loading |
 //! | [`operator`] | reconciles |
 //! | `meter`, `fault` | limits, and how a guest ends badly |
@@ -20,6 +21,7 @@ pub mod component;
 pub mod describe;
 pub mod operator;
 pub mod sandbox;
+pub mod stamp;
 pub mod verify;
 
 mod bindings;

@@ -3,9 +3,13 @@
 //! It reads section headers, and the names of imports and exports. It does not validate: wasmtime does, in a child process. Both are needed, since a valid component of 57 kB
 //! with thousands of components nested in each other takes 360 MB to load.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, ops::Range};
 
+use bytes::Bytes;
+use operetta_core::manifest::MAX_MANIFEST;
 use wasmparser::{ComponentTypeRef, Encoding, Parser, Payload};
+
+use crate::stamp::{SECTION, Stamp};
 
 /// The version of `operetta:operator` that this host speaks.
 pub const CONTRACT: &str = "0.1.0";
@@ -74,6 +78,12 @@ pub enum VerifyError {
         "the component imports {0:?}, which this host does not offer; it offers operetta:operator@{CONTRACT}, wasi:clocks and wasi:random 0.3, and WASI 0.2 without files, environment and sockets that work"
     )]
     UnknownImport(String),
+    /// Two stamps.
+    #[error("the component has more than one section {SECTION:?}, so nobody could say which one holds; build it again")]
+    TwoManifests,
+    /// A stamp over the limit.
+    #[error("the section {SECTION:?} has {0} bytes and at most {MAX_MANIFEST} are read; bring smaller CRDs")]
+    LargeManifest(usize),
     /// An export that an operator has.
     #[error(
         "the component does not export `{0}`, so it is no operator; build it against the world `operator` of operetta:operator@{CONTRACT}"
@@ -88,6 +98,23 @@ pub(crate) struct Outline {
     pub imports: Vec<String>,
     /// Whether WASI 0.2 is among them.
     pub wasi_p2: bool,
+    /// The section that holds its manifest, if it has one.
+    pub stamp: Option<Stamp>,
+}
+
+impl Outline {
+    /// The component without its stamp: what is compiled.
+    pub fn code(&self, wasm: &Bytes) -> Bytes {
+        self.stamp.as_ref().map_or_else(|| wasm.clone(), |stamp| stamp.without(wasm).into())
+    }
+}
+
+/// What went by outside of all parts.
+#[derive(Default)]
+struct Seen {
+    imports: Vec<String>,
+    exports: Vec<String>,
+    stamp: Option<Stamp>,
 }
 
 /// Looks at a component of at most `cap` bytes.
@@ -101,7 +128,7 @@ pub(crate) fn outline(wasm: &[u8], cap: usize) -> Result<Outline, VerifyError> {
     if !wasm.starts_with(b"\0asm".get(..wasm.len().min(4)).unwrap_or_default()) {
         return Err(VerifyError::NotWasm);
     }
-    let (imports, exports) = scan(wasm)?;
+    let Seen { imports, exports, stamp } = scan(wasm)?;
     let named = imports.iter().chain(&exports);
     if let Some(wanted) = named.filter_map(|name| contract_version(name)).find(|version| !same_contract(version)) {
         return Err(VerifyError::Contract { wanted: wanted.to_owned() });
@@ -113,11 +140,11 @@ pub(crate) fn outline(wasm: &[u8], cap: usize) -> Result<Outline, VerifyError> {
         return Err(VerifyError::MissingExport(missing));
     }
     let wasi_p2 = imports.iter().any(|name| is_wasi_p2(name));
-    Ok(Outline { imports, wasi_p2 })
+    Ok(Outline { imports, wasi_p2, stamp })
 }
 
-/// Goes over all sections, counts, and returns the names of the outermost imports and exports.
-fn scan(wasm: &[u8]) -> Result<(Vec<String>, Vec<String>), VerifyError> {
+/// Goes over all sections, counts, and returns what the outermost ones say.
+fn scan(wasm: &[u8]) -> Result<Seen, VerifyError> {
     let broken = |error: wasmparser::BinaryReaderError| {
         // Whatever is missing, it is missing where the file ends.
         if error.message().contains("unexpected end") || error.offset() >= wasm.len() {
@@ -127,14 +154,32 @@ fn scan(wasm: &[u8]) -> Result<(Vec<String>, Vec<String>), VerifyError> {
         let _ = write!(text, "{} at byte {}", error.message(), error.offset());
         VerifyError::Malformed(text)
     };
-    let (mut imports, mut exports) = (Vec::new(), Vec::new());
+    let mut seen = Seen::default();
+    // Where the section before ended, outside of all parts: there a section's header begins.
+    let mut end = 0;
     let (mut depth, mut functions, mut items, mut parts) = (0_u64, 0, 0, 0);
     let limit = |what, count, cap| if count > cap { Err(VerifyError::TooMany { what, count, cap }) } else { Ok(()) };
     for payload in Parser::new(0).parse_all(wasm) {
-        let added = match payload.map_err(broken)? {
+        let payload = payload.map_err(broken)?;
+        let outermost = (depth == 0).then(|| payload.as_section()).flatten();
+        let added = match payload {
             Payload::Version { encoding: Encoding::Module, .. } if parts == 0 => return Err(VerifyError::CoreModule),
-            Payload::Version { .. } => {
+            Payload::Version { range, .. } => {
+                if depth == 0 {
+                    end = range.end;
+                }
                 parts += 1;
+                0
+            }
+            Payload::CustomSection(section) if depth == 0 && section.name() == SECTION => {
+                let text = section.data_offset()..section.range().end;
+                if text.len() > MAX_MANIFEST {
+                    return Err(VerifyError::LargeManifest(text.len()));
+                }
+                let whole = Range { start: end, end: text.end };
+                if seen.stamp.replace(Stamp { whole, text }).is_some() {
+                    return Err(VerifyError::TwoManifests);
+                }
                 0
             }
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => {
@@ -155,7 +200,7 @@ fn scan(wasm: &[u8]) -> Result<(Vec<String>, Vec<String>), VerifyError> {
                         let import = import.map_err(broken)?;
                         // A type is the name of a shape, and brings nothing.
                         if !matches!(import.ty, ComponentTypeRef::Type(_)) {
-                            imports.push(import.name.name.to_owned());
+                            seen.imports.push(import.name.name.to_owned());
                         }
                     }
                 }
@@ -164,7 +209,7 @@ fn scan(wasm: &[u8]) -> Result<(Vec<String>, Vec<String>), VerifyError> {
             Payload::ComponentExportSection(section) => {
                 if depth == 0 {
                     for export in section.clone() {
-                        exports.push(export.map_err(broken)?.name.name.to_owned());
+                        seen.exports.push(export.map_err(broken)?.name.name.to_owned());
                     }
                 }
                 section.count()
@@ -177,13 +222,16 @@ fn scan(wasm: &[u8]) -> Result<(Vec<String>, Vec<String>), VerifyError> {
             Payload::ComponentCanonicalSection(section) => section.count(),
             _ => 0,
         };
+        if let Some((_, content)) = outermost {
+            end = content.end;
+        }
         items += u64::from(added);
         limit("components within components", depth, MAX_DEPTH)?;
         limit("modules and components", parts, MAX_PARTS)?;
         limit("functions", functions, MAX_FUNCTIONS)?;
         limit("types, aliases and instances", items, MAX_ITEMS)?;
     }
-    Ok((imports, exports))
+    Ok(seen)
 }
 
 /// `0.2.0` of `operetta:operator/reader@0.2.0`.

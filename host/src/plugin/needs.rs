@@ -12,7 +12,7 @@ use operetta_core::{
 use super::{Phase, Problem};
 
 /// Each kind must be granted in each namespace; the missing rules are told all at once, ready to paste.
-pub(super) fn check(plugin: &PluginName, manifest: &Manifest, grants: &Grants, scope: &Scope) -> Result<(), Problem> {
+pub(crate) fn check(plugin: &PluginName, manifest: &Manifest, grants: &Grants, scope: &Scope) -> Result<(), Problem> {
     let places: Vec<Option<&Namespace>> = match scope {
         Scope::All => vec![None],
         Scope::Namespaces(set) if set.is_empty() => {

@@ -22,7 +22,7 @@ use crate::{
 const PLUGIN: &str = "hostile";
 
 /// Runs the program to its end in an empty home.
-fn operetta(home: &Path, arguments: &[&str]) -> Output {
+pub fn operetta(home: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(built().host());
     command.args(arguments).env("HOME", home).env("OPERETTA_STATE_DIR", home.join("state"));
     for variable in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "RUST_LOG"] {

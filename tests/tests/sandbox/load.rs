@@ -2,9 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use operetta_sandbox::{CompileLimits, LoadError, Sandbox, SandboxConfig};
+use bytes::Bytes;
+use operetta_core::{manifest::Manifest, name::Digest};
+use operetta_sandbox::{
+    CompileLimits, LoadError, Sandbox, SandboxConfig,
+    stamp::{glance, stamp},
+};
 
 use crate::setup::{Crash, Plugin, config, imports, sandbox};
+
+const CAP: usize = 64 << 20;
 
 async fn refused(wasm: Vec<u8>) -> (&'static str, String) {
     let error = sandbox().load(wasm).await.err().expect("it loads");
@@ -131,6 +138,39 @@ async fn a_component_says_what_it_is_and_what_it_could_ask_for() {
     }
     let small = sandbox().load(Crash::default().wasm()).await.unwrap();
     assert_eq!(small.imports(), ["operetta:operator/types@0.1.0"]);
+}
+
+#[tokio::test]
+async fn a_stamp_that_tells_the_truth_costs_no_second_compilation() {
+    let directory = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new(config(directory.path())).unwrap();
+    let bare: Bytes = Crash::default().wasm().into();
+    let component = sandbox.load(bare.clone()).await.unwrap();
+    assert!(!component.stamped() && !component.cached());
+    let stamped = stamp(&bare, component.manifest(), CAP).unwrap();
+    assert_eq!(glance(&stamped, CAP).unwrap().manifest.as_ref(), Some(component.manifest()));
+    let again = sandbox.load(stamped.clone()).await.unwrap();
+    assert!(again.stamped() && again.cached());
+    assert_eq!((again.digest(), again.size()), (Digest::of(&stamped), stamped.len()), "of the file, not of the code");
+}
+
+#[tokio::test]
+async fn a_stamp_that_lies_is_refused_with_what_it_lies_about() {
+    type Lie = fn(&mut Manifest);
+    let bare: Bytes = Crash::default().wasm().into();
+    let truth = sandbox().load(bare.clone()).await.unwrap();
+    let lies: [(Lie, &str); 3] = [
+        (|m| m.version = "9".into(), "version"),
+        (|m| m.requests.events = true, "requests"),
+        (|m| m.controllers[0].resync_seconds = 11, "controllers"),
+    ];
+    for (lie, field) in lies {
+        let mut manifest = truth.manifest().clone();
+        lie(&mut manifest);
+        let (phase, text) = refused(stamp(&bare, &manifest, CAP).unwrap()).await;
+        assert!(phase == "describe" && text.contains(&format!("differ in `{field}`")), "{text}");
+        assert!(text.contains("operetta build"), "{text}");
+    }
 }
 
 #[tokio::test]
