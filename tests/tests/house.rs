@@ -266,3 +266,31 @@ fn the_licence_is_there_and_every_package_names_it() {
     let offenders = metadata().packages.into_iter().filter(|package| package.license.as_deref() != Some("Apache-2.0"));
     nobody("every package names its licence", offenders.map(|package| package.name));
 }
+
+#[test]
+fn the_sdk_is_published_with_its_contract() {
+    let output = Command::new(env!("CARGO"))
+        .args(["package", "--list", "--allow-dirty", "--package", "operetta-sdk"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let contract = files().into_iter().filter(|path| path.starts_with("wit")).map(|path| path.display().to_string());
+    let needed = contract.chain(["README.md".to_owned(), "src/lib.rs".to_owned()]);
+    nobody(
+        "the SDK's package holds all that it is built from",
+        needed.filter(|path| !listed.lines().any(|line| line == path)),
+    );
+}
+
+#[test]
+fn the_readme_shows_the_plugin_that_the_sdk_compiles() {
+    let example = |path: &str| {
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        let (_, code) = text.split_once("```rust\n").expect(path);
+        code.split_once("```").expect(path).0.to_owned()
+    };
+    // The SDK's README is its documentation, so the compiler has seen that one.
+    assert_eq!(example("README.md"), example("plugins/sdk/README.md"));
+}

@@ -1,46 +1,5 @@
-//! Write Kubernetes operators as WebAssembly components for Operetta.
-//!
-//! A plugin is a `#[derive(CustomResource)]` struct, a function that reconciles it, and a [`Plugin`] that says what belongs together:
-//!
-//! ```
-//! use k8s_openapi::api::core::v1::ConfigMap;
-//! use kube::CustomResource;
-//! use operetta_sdk::prelude::*;
-//! use schemars::JsonSchema;
-//! use serde::{Deserialize, Serialize};
-//! use serde_json::json;
-//!
-//! #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, JsonSchema)]
-//! #[kube(group = "hello.example.com", version = "v1", kind = "Greeting", namespaced)]
-//! struct GreetingSpec {
-//!     name: String,
-//! }
-//!
-//! async fn reconcile(ctx: &Context, greeting: Greeting) -> Result<Outcome, Failure> {
-//!     let text = format!("Hello, {}!", greeting.spec.name);
-//!     let owner = controller_reference(&greeting);
-//!     let config = json!({"metadata": {"ownerReferences": [owner]}, "data": {"text": text}});
-//!     ctx.api::<ConfigMap>().apply(&ctx.request().key.name, &config).await?;
-//!     tracing::info!(text, "greeted");
-//!     Ok(Outcome::AwaitChange)
-//! }
-//!
-//! fn plugin() -> Plugin {
-//!     operetta_sdk::plugin!()
-//!         .crd::<Greeting>()
-//!         .controller(Controller::new("greeting", reconcile).owns::<ConfigMap>())
-//!         .allow(Rule::of::<ConfigMap>(Verb::APPLY))
-//! }
-//!
-//! operetta_sdk::export!(plugin);
-//! # fn main() {}
-//! ```
-//!
-//! The crate is a `cdylib` (and an `rlib`, for its tests) built for `wasm32-unknown-unknown` with `linker = "wasm-component-ld"`.
-//!
-//! Inside the sandbox every effect is an import of the component; natively it goes to [`testing::FakeHost`], an API server in memory, so plugin logic is tested
-//! with plain `cargo test`, crashes included. **Each reconcile starts in a fresh instance: nothing survives in a static.** Time, random numbers and waiting come from
-//! [`Context`]: those of `std` panic on this target.
+//! The crate as its README tells it; what each part is for stands with the part.
+#![doc = include_str!("../README.md")]
 
 mod api;
 mod conditions;

@@ -14,7 +14,7 @@ use std::time::Duration;
 #[doc(hidden)]
 pub mod bindings {
     wit_bindgen::generate!({
-        path: "../../wit",
+        path: "wit",
         world: "operator",
         generate_all,
         pub_export_macro: true,
