@@ -23,6 +23,9 @@ pub const TARGET: &str = "wasm32-unknown-unknown";
 /// Ships inside the Rust toolchain and turns what rustc emits into a component.
 const LINKER: &str = "target.wasm32-unknown-unknown.linker=\"wasm-component-ld\"";
 
+/// Asked once: a person who builds again and again should not wait for the answer each time.
+static TARGET_THERE: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
+
 /// What an outer cargo and rustc tell the programs that they run. A cargo that inherits it takes itself for somebody else, or builds everything anew.
 const NOT_INHERITED: [&str; 8] = [
     "CARGO_BIN_NAME",
@@ -181,7 +184,7 @@ impl Project {
     /// # Errors
     /// It does not compile, or cannot be compiled here.
     pub async fn build(&self, how: &Build) -> Result<PathBuf, BuildError> {
-        ensure_target(&self.root).await?;
+        TARGET_THERE.get_or_try_init(|| ensure_target(&self.root)).await?;
         let mut command = cargo(&self.root);
         command.args(["build", "--lib", "--target", TARGET, "--config", LINKER]);
         command.args(["--profile", &how.profile, "--package", &self.package]);

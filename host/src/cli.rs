@@ -11,9 +11,11 @@ use crate::{
     build::BuildArgs,
     completions::{CompletionsArgs, completions},
     deploy::{DeployArgs, UndeployArgs},
+    dev::DevArgs,
     election::ElectionArgs,
     exit,
     inspect::InspectArgs,
+    new::NewArgs,
     objects::{Deed, ObjectsArgs},
     telemetry::LogFormat,
     validate::ValidateArgs,
@@ -29,6 +31,18 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Lay down a project for a new plugin, which builds, runs and is tested as it is
+    #[command(
+        disable_version_flag = true,
+        after_help = "Example:\n  operetta new greeter --group hello.example.com --version v1alpha1 --kind Greeting"
+    )]
+    New(NewArgs),
+    /// Build a plugin whenever its sources change, install what it needs and run it against a cluster
+    #[command(
+        after_help = "Shows what the plugin logs and reconciles, and what the compiler says; what does not compile leaves the version before running.\nNAME.yaml beside Cargo.toml is what it is granted, where there is one, else all that it asks for.\n\n\
+        Example:\n  cd greeter\n  operetta dev --namespace default"
+    )]
+    Dev(DevArgs),
     /// Run the plugins of a directory against a cluster
     #[command(
         after_help = "Copy NAME.wasm and NAME.yaml into the plugin directory and the plugin runs; replace the file and the new code takes over; remove both and it stops.\n\n\
@@ -242,6 +256,8 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         // Without a runtime and its threads: the child lives under a limit of memory.
         Command::CompileComponent => return operetta_sandbox::compile_main(),
+        Command::New(args) => crate::new::new(&args),
+        Command::Dev(args) => block_on(crate::dev::dev(args)),
         Command::Run(args) => block_on(crate::run::run(args)),
         Command::Install(args) => block_on(crate::install::install(args)),
         Command::Adopt(args) => block_on(crate::adopt::adopt(args)),

@@ -272,7 +272,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<bool> {
 }
 
 /// A cargo in `directory` that takes the caller's settings, but not what an outer cargo said of the calling program.
-fn cargo<'a>(directory: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+pub fn cargo<'a>(directory: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(directory).stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {

@@ -29,7 +29,8 @@ impl Deref for Objects {
 }
 
 impl Objects {
-    fn new(client: &Client, namespace: &str, api_version: &str, kind: &'static str, plural: &str) -> Self {
+    /// A kind by its names.
+    pub fn new(client: &Client, namespace: &str, api_version: &str, kind: &'static str, plural: &str) -> Self {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
         let api = Api::namespaced_with(client.clone(), namespace, &resource);
