@@ -1,6 +1,8 @@
 //! Outbound gRPC: the channels that a Plugin document names, each one pooled HTTP/2 connection with keep-alive, over which messages pass as bytes.
 
-use std::{collections::HashMap, time::Duration};
+mod wire;
+
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::{Buf as _, BufMut as _};
@@ -20,65 +22,59 @@ use tonic::{
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     metadata::{AsciiMetadataKey, BinaryMetadataKey, KeyAndValueRef, MetadataMap, MetadataValue},
-    transport::{Channel, ClientTlsConfig, Endpoint},
+    transport::Channel,
 };
+
+use crate::credentials::{Unready, Vault};
+use wire::{Link, UNAUTHENTICATED, Wire};
 
 /// How many messages wait to be sent on one stream before the guest must wait.
 const SEND_AHEAD: usize = 16;
-/// A service that does not even accept a connection in this time is down.
-const CONNECT: Duration = Duration::from_secs(5);
-/// How often a connection is checked while a call waits on it, so that a dead peer is found within the usual deadline of a reconcile. Not more often, and never without a call: services take
-/// that for abuse.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
-
 /// The channels of one plugin.
+#[derive(Default)]
 pub struct GrpcChannels {
-    channels: HashMap<ChannelName, Channel>,
+    channels: HashMap<ChannelName, Arc<Wire>>,
     /// Bytes of one message.
     limit: usize,
 }
 
 impl GrpcChannels {
-    /// Connects to nothing yet: each channel does when it is first called, and again whenever its connection is lost.
+    /// Reads the credentials and connects to nothing yet: each channel does when it is first called, and again whenever its connection is lost.
     ///
     /// # Errors
-    /// An endpoint is no URL.
-    pub fn new(specs: &[ChannelSpec], limit: usize) -> anyhow::Result<Self> {
+    /// An endpoint is no URL, or a Secret is missing.
+    pub async fn open(specs: &[ChannelSpec], limit: usize, vault: &Arc<dyn Vault>) -> Result<Self, Unready> {
         let mut channels = HashMap::new();
         for spec in specs {
-            let wrong = |e: tonic::transport::Error| {
-                anyhow::anyhow!(
-                    "the endpoint {:?} of channel {} cannot be used: {e:?}; write http://HOST:PORT or https://HOST:PORT",
-                    spec.endpoint,
-                    spec.name
-                )
-            };
-            let mut endpoint = Endpoint::from_shared(spec.endpoint.clone())
-                .map_err(wrong)?
-                .connect_timeout(CONNECT)
-                .http2_keep_alive_interval(KEEP_ALIVE)
-                .keep_alive_timeout(CONNECT)
-                .tcp_nodelay(true);
-            if spec.endpoint.starts_with("https://") {
-                endpoint = endpoint.tls_config(ClientTlsConfig::new().with_native_roots()).map_err(wrong)?;
-            }
-            channels.insert(spec.name.clone(), endpoint.connect_lazy());
+            channels.insert(spec.name.clone(), Arc::new(Wire::read(spec, vault).await?));
         }
         Ok(Self { channels, limit })
     }
 
-    fn client(&self, channel: &ChannelName) -> Result<Grpc<Channel>, GrpcStatus> {
+    /// Whether the endpoints can be used, as far as that shows without a cluster.
+    ///
+    /// # Errors
+    /// An endpoint is no URL.
+    pub fn check(specs: &[ChannelSpec]) -> Result<(), Unready> {
+        specs.iter().try_for_each(|spec| wire::endpoint(spec).map(drop))
+    }
+
+    fn wire(&self, channel: &ChannelName) -> Result<&Arc<Wire>, GrpcStatus> {
         // Grants and channels come from one document, so this is a fault of the host and no denial.
-        let channel = self
-            .channels
-            .get(channel)
-            .ok_or_else(|| GrpcStatus::of(13, format!("channel {channel} has no endpoint")))?;
-        Ok(Grpc::new(channel.clone()).max_decoding_message_size(self.limit))
+        self.channels.get(channel).ok_or_else(|| GrpcStatus::of(13, format!("channel {channel} has no endpoint")))
+    }
+
+    fn client(&self, link: &Link) -> Grpc<Channel> {
+        Grpc::new(link.channel.clone()).max_decoding_message_size(self.limit)
     }
 }
 
 /// A call's parts: the request with its metadata, its path, and when it must be over.
-fn begin<T>(call: GrpcCall, body: T) -> Result<(Request<T>, http::uri::PathAndQuery, Option<Instant>), GrpcStatus> {
+fn begin<T>(
+    call: GrpcCall,
+    link: &Link,
+    body: T,
+) -> Result<(Request<T>, http::uri::PathAndQuery, Option<Instant>), GrpcStatus> {
     let invalid = |what: String| GrpcStatus::of(3, what);
     let mut request = Request::new(body);
     for (key, value) in call.metadata {
@@ -94,6 +90,10 @@ fn begin<T>(call: GrpcCall, body: T) -> Result<(Request<T>, http::uri::PathAndQu
                 .map_err(|e| invalid(format!("metadata value of {key:?}: {e}")))?;
             map.append(name, value);
         }
+    }
+    if let Some(token) = &link.token {
+        // In place of whatever else it may be.
+        request.metadata_mut().insert("authorization", token.clone());
     }
     if let Some(deadline) = call.deadline {
         request.set_timeout(deadline);
@@ -114,22 +114,26 @@ async fn until<T>(deadline: Option<Instant>, work: impl Future<Output = Result<T
 #[async_trait]
 impl Channels for GrpcChannels {
     async fn unary(&self, channel: &ChannelName, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
-        let mut client = self.client(channel)?;
-        let (request, path, deadline) = begin(call, message)?;
-        let response = until(deadline, async {
-            client.ready().await.map_err(|e| Status::from_error(e.into()))?;
-            client.unary(request, path, Bytes).await
-        })
-        .await?;
-        // tonic merges the trailers of a unary answer into its headers.
-        let (headers, message, _) = response.into_parts();
-        Ok(GrpcReply { headers: metadata(&headers), message, trailers: Metadata::new() })
+        let wire = self.wire(channel)?;
+        let link = wire.link();
+        let status = match self.unary_over(&link, call.clone(), message.clone()).await {
+            Err(status) => status,
+            reply => return reply,
+        };
+        // A service that does not know the caller has done nothing, so it may be asked again; of any other failure the plugin decides.
+        let renewed = wire.refused(&link, &status).await;
+        if renewed && status.code == UNAUTHENTICATED {
+            return self.unary_over(&wire.link(), call, message).await;
+        }
+        Err(status)
     }
 
     async fn open(&self, channel: &ChannelName, call: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
-        let mut client = self.client(channel)?;
+        let wire = Arc::clone(self.wire(channel)?);
+        let link = wire.link();
+        let mut client = self.client(&link);
         let (outgoing, messages) = mpsc::channel(SEND_AHEAD);
-        let (request, path, deadline) = begin(call, ReceiverStream::new(messages))?;
+        let (request, path, deadline) = begin(call, &link, ReceiverStream::new(messages))?;
         until(deadline, async { client.ready().await.map_err(|e| Status::from_error(e.into())) }).await?;
         // In a task, since the peer may answer only after it has heard something.
         let answer = tokio::spawn(async move { client.streaming(request, path, Bytes).await });
@@ -140,7 +144,23 @@ impl Channels for GrpcChannels {
             trailers: std::sync::Mutex::default(),
             deadline,
             limit: self.limit,
+            over: (wire, link),
         }))
+    }
+}
+
+impl GrpcChannels {
+    async fn unary_over(&self, link: &Link, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
+        let mut client = self.client(link);
+        let (request, path, deadline) = begin(call, link, message)?;
+        let response = until(deadline, async {
+            client.ready().await.map_err(|e| Status::from_error(e.into()))?;
+            client.unary(request, path, Bytes).await
+        })
+        .await?;
+        // tonic merges the trailers of a unary answer into its headers.
+        let (headers, message, _) = response.into_parts();
+        Ok(GrpcReply { headers: metadata(&headers), message, trailers: Metadata::new() })
     }
 }
 
@@ -151,6 +171,7 @@ struct OpenExchange {
     trailers: std::sync::Mutex<Metadata>,
     deadline: Option<Instant>,
     limit: usize,
+    over: (Arc<Wire>, Arc<Link>),
 }
 
 enum Incoming {
@@ -180,7 +201,12 @@ impl OpenExchange {
                     let (headers, messages, _) = response.into_parts();
                     Incoming::Open { headers: metadata(&headers), messages }
                 }
-                Err(status) => Incoming::Ended(Err(status)),
+                Err(status) => {
+                    let (wire, link) = &self.over;
+                    // For the next call; what was sent on this one is gone.
+                    wire.refused(link, &status).await;
+                    Incoming::Ended(Err(status))
+                }
             };
         }
         match incoming {
@@ -338,5 +364,7 @@ impl Decoder for Bytes {
     }
 }
 
+#[cfg(test)]
+mod credential_tests;
 #[cfg(test)]
 mod tests;

@@ -177,6 +177,9 @@ pub(crate) struct RunArgs {
     /// Work in this namespace only; may be repeated; all unless told
     #[arg(long, value_name = "NAMESPACE")]
     pub(crate) namespace: Vec<Namespace>,
+    /// Where the Secrets and ConfigMaps lie that Plugins take credentials from; the pod's own namespace unless told, and operetta-system outside of a cluster
+    #[arg(long, value_name = "NAMESPACE")]
+    pub(crate) host_namespace: Option<Namespace>,
     /// Where /metrics is served; 0 for nowhere
     #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
     pub(crate) metrics_bind_address: String,

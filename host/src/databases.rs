@@ -6,10 +6,10 @@
 mod connect;
 mod value;
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use deadpool_postgres::{Client, ConfigConnectImpl, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
+use deadpool_postgres::{Client, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
 use futures::TryStreamExt as _;
 use operetta_api::Database as DatabaseSpec;
 use operetta_core::{
@@ -23,8 +23,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use connect::{Connector, config};
+use connect::{By, Connector, Login, config};
 use value::{Param, declared, read};
+
+use crate::credentials::{Unready, Vault};
 
 /// Connections of a pool unless the document says otherwise: a reconcile uses one for milliseconds, and a PostgreSQL server has a hundred for everybody.
 const CONNECTIONS: u32 = 5;
@@ -37,29 +39,33 @@ const IN_FAILED_TRANSACTION: &str = "25P02";
 
 /// The databases of one plugin.
 pub struct DatabasePools {
-    pools: HashMap<DatabaseName, (Pool, Connector)>,
+    pools: HashMap<DatabaseName, (Pool, Arc<Login>)>,
 }
 
 impl DatabasePools {
-    /// Connects to nothing yet: connections are made as they are needed, up to the pool's size.
+    /// Reads the credentials and connects to nothing yet: connections are made as they are needed, up to the pool's size.
     ///
     /// # Errors
-    /// An environment variable is missing or malformed.
-    pub fn new(
+    /// An environment variable is missing or malformed, or a Secret is missing.
+    pub async fn open(
         specs: &[DatabaseSpec],
         limits: &Limits,
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> anyhow::Result<Self> {
+        variable: impl Fn(&str) -> Option<String> + Send + Sync,
+        vault: &Arc<dyn Vault>,
+    ) -> Result<Self, Unready> {
         let mut pools = HashMap::new();
         for spec in specs {
-            let connector = Connector::new(spec, &variable);
+            let wrong = |error: anyhow::Error| Unready::Wrong(format!("{error:#}"));
+            let config = config(spec, limits.deadline, &variable).map_err(wrong)?;
+            let login = Arc::new(Login::read(spec, &variable, vault).await?);
             let manager = Manager::from_connect(
-                config(spec, limits.deadline, &variable)?,
-                ConfigConnectImpl { tls: connector.clone() },
+                config,
+                By(Arc::clone(&login)),
                 ManagerConfig { recycling_method: RecyclingMethod::Custom(CLEAN.to_owned()) },
             );
             let size = spec.connections.unwrap_or(CONNECTIONS).max(1) as usize;
-            pools.insert(spec.name.clone(), (Pool::builder(manager).max_size(size).build()?, connector));
+            let pool = Pool::builder(manager).max_size(size).build().map_err(|e| wrong(e.into()))?;
+            pools.insert(spec.name.clone(), (pool, login));
         }
         Ok(Self { pools })
     }
@@ -67,7 +73,7 @@ impl DatabasePools {
     /// A connection of nobody else.
     async fn connection(&self, database: &DatabaseName, until: Instant) -> Result<InUse, SqlError> {
         // Grants and pools come from one document, so this is a fault of the host and no denial.
-        let (pool, connector) = self
+        let (pool, login) = self
             .pools
             .get(database)
             .ok_or_else(|| SqlError::Unavailable(format!("database {database} has no connection")))?;
@@ -78,7 +84,7 @@ impl DatabasePools {
             ))
         })?;
         let client = client.map_err(|error| unreachable(database, &error))?;
-        Ok(InUse { client: Some(client), connector: connector.clone() })
+        Ok(InUse { client: Some(client), connector: login.connector() })
     }
 }
 
@@ -298,7 +304,7 @@ fn unreachable(database: &DatabaseName, error: &PoolError) -> SqlError {
     };
     tracing::warn!(%database, sqlstate = said.code().code(), said = said.message(), "the database refuses the host");
     SqlError::Unavailable(format!(
-        "database {database} refuses the host's connection (SQLSTATE {}); the host's log says more, and the connection is in its environment",
+        "database {database} refuses the host's connection (SQLSTATE {}); the host's log says more",
         said.code().code()
     ))
 }

@@ -7,6 +7,7 @@ pub mod channels;
 pub mod cli;
 mod completions;
 pub mod controller;
+pub mod credentials;
 pub mod databases;
 mod deploy;
 mod dev;

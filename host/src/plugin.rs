@@ -33,6 +33,7 @@ use self::claims::{Claim, kind_of};
 use crate::{
     channels::GrpcChannels,
     controller::{Controller, Shared, Version, Watches},
+    credentials::Vault,
     databases::DatabasePools,
     directory::Entry,
     telemetry::{Metrics, PluginMetrics},
@@ -135,6 +136,8 @@ pub struct Host {
     pub scope: Scope,
     /// In which reconciles run.
     pub places: Arc<Places>,
+    /// Where the credentials of channels and databases are.
+    pub vault: Arc<dyn Vault>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Controllers whose last reconciles are ending.
@@ -456,10 +459,10 @@ impl Plugin {
         let scope = self.host.scope.intersection(&spec.scope());
         let policy = spec.policy();
         needs::check(&self.name, &code.manifest, &policy.grants, &scope)?;
-        let channels = GrpcChannels::new(&spec.grants.channels, policy.limits.message)
-            .map_err(|e| Problem::lasting(Phase::Grant, &format!("{e:#}")))?;
-        let databases = DatabasePools::new(&spec.grants.databases, &policy.limits, |name| std::env::var(name).ok())
-            .map_err(|e| Problem::lasting(Phase::Grant, &format!("{e:#}")))?;
+        let vault = &self.host.vault;
+        let channels = GrpcChannels::open(&spec.grants.channels, policy.limits.message, vault).await?;
+        let variable = |name: &str| std::env::var(name).ok();
+        let databases = DatabasePools::open(&spec.grants.databases, &policy.limits, variable, vault).await?;
         let claim =
             self.host.claims.take(&self.name, &code.manifest).map_err(|e| Problem::passing(Phase::Start, &e))?;
         // What the cluster refuses today it may allow tomorrow, when somebody has made the account or its rights.

@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use operetta_cluster::{Cluster, client, identity::Impersonation};
+use operetta_cluster::{Cluster, client, identity::Impersonation, vault::Vault};
 use operetta_core::{
     cache::Scope,
-    name::{PluginName, ServiceAccount},
+    name::{NameError, Namespace, PluginName, ServiceAccount},
     port::{ApiError, Caller, Kubernetes},
     share::Places,
 };
@@ -63,6 +63,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let gained = stop.run_until_cancelled(leadership).await;
     let Some(mut leadership) = gained.transpose()? else { return Ok(()) };
 
+    let vault = Vault::new(client.clone(), args.host_namespace.map_or_else(own_namespace, Ok)?);
     let cluster = Arc::new(Cluster::new(client.clone(), Arc::new(Impersonation::new(client))));
     let observer = {
         let metrics = metrics.clone();
@@ -78,6 +79,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
             some => Scope::Namespaces(some.iter().cloned().collect()),
         },
         places: Places::new(args.max_concurrent_reconciles.into()),
+        vault: Arc::new(vault),
         metrics,
         leaving: TaskTracker::new(),
         last_good: Arc::new(LastGoodFolder::open(args.state.state_dir.join("last-good"))?),
@@ -96,6 +98,12 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     }
     leadership.give_back().await;
     Ok(())
+}
+
+/// The pod's own namespace, and where there is no pod, where the host would be deployed.
+fn own_namespace() -> Result<Namespace, NameError> {
+    let told = std::fs::read_to_string("/var/run/secrets/kubernetes.io/serviceaccount/namespace");
+    Namespace::parse(told.as_deref().map_or(crate::deploy::NAMESPACE, str::trim))
 }
 
 /// Waits for the API server, with a word in the log about why.

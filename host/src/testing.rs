@@ -12,11 +12,12 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use operetta_api::{KeyRef, Reference};
 use operetta_core::{
     cache::{Cached, Change, Informers, KindInfo, Scope, Subscription},
     effect::Effects,
     manifest::Manifest,
-    name::{Digest, Namespace, PluginName, ServiceAccount, Subresource},
+    name::{ConfigKey, ConfigName, Digest, Namespace, PluginName, ServiceAccount, Subresource},
     port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::{ObjectKey, Resource},
@@ -27,7 +28,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::plugin::{Code, Identities, LastGood, Loader, Phase, Problem};
+use crate::{
+    credentials::Vault,
+    plugin::{Code, Identities, LastGood, Loader, Phase, Problem},
+};
 
 /// Longer than anything takes. Where time is paused, it passes only when nobody has anything to do.
 pub const SOON: Duration = Duration::from_hours(24);
@@ -512,5 +516,51 @@ impl LastGood for Memory {
     }
     fn forget(&self, plugin: &PluginName) {
         self.0.lock().unwrap().remove(plugin.as_str());
+    }
+}
+
+/// Secrets of the host's namespace, without a cluster.
+#[derive(Default)]
+pub struct Drawer {
+    values: Mutex<HashMap<Reference, String>>,
+    reads: AtomicUsize,
+}
+
+/// A key of a Secret.
+pub fn secret(name: &str, key: &str) -> Reference {
+    Reference::Secret(KeyRef { name: ConfigName::parse(name).unwrap(), key: ConfigKey::parse(key).unwrap() })
+}
+
+impl Drawer {
+    /// With these: Secret, key, value.
+    pub fn new(values: &[(&str, &str, &str)]) -> Arc<Self> {
+        let drawer = Arc::new(Self::default());
+        for (name, key, value) in values {
+            drawer.put(name, key, value);
+        }
+        drawer
+    }
+
+    pub fn put(&self, name: &str, key: &str, value: &str) {
+        self.values.lock().unwrap().insert(secret(name, key), value.to_owned());
+    }
+
+    /// Takes a whole Secret away.
+    pub fn take(&self, name: &str) {
+        self.values.lock().unwrap().retain(|reference, _| reference.key().name.as_str() != name);
+    }
+
+    /// How often something was read.
+    pub fn reads(&self) -> usize {
+        self.reads.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Vault for Drawer {
+    async fn read(&self, reference: &Reference) -> Result<Vec<u8>, String> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let value = self.values.lock().unwrap().get(reference).cloned();
+        value.map(String::into_bytes).ok_or_else(|| format!("{reference} is missing"))
     }
 }

@@ -235,9 +235,7 @@ fn check_document(name: &PluginName, component: &Component, spec: &PluginSpec, c
         .map(|problem| problem.message)
         .into_iter()
         .collect();
-    wrong.extend(
-        GrpcChannels::new(&spec.grants.channels, policy.limits.message).err().map(|error| format!("{error:#}")),
-    );
+    wrong.extend(GrpcChannels::check(&spec.grants.channels).err().map(|error| error.to_string()));
     checks.all("grant", wrong, "enough for its controllers to start");
     let granted = Granted::of(spec, manifest, component.digest());
     for missing in granted.missing {
@@ -247,15 +245,17 @@ fn check_document(name: &PluginName, component: &Component, spec: &PluginSpec, c
         checks.say("grant", Verdict::Note, format!("granted and not asked for: {beyond}"));
     }
     for database in &spec.grants.databases {
-        let env = &database.env;
-        checks.say(
-            "databases",
-            Verdict::Note,
-            format!(
-                "{} needs {env}_HOST, {env}_DBNAME, {env}_USER and perhaps {env}_PASSWORD in the host's environment",
-                database.name
-            ),
-        );
+        let Some(env) = &database.env else { continue };
+        let needs =
+            format!("{env}_HOST, {env}_DBNAME, {env}_USER and perhaps {env}_PASSWORD in the host's environment");
+        checks.say("databases", Verdict::Note, format!("{} needs {needs}", database.name));
+    }
+    let channels = spec.grants.channels.iter().map(|channel| ("channels", channel.name.as_str(), channel.references()));
+    let databases = spec.grants.databases.iter().map(|base| ("databases", base.name.as_str(), base.references()));
+    for (what, name, references) in channels.chain(databases) {
+        for reference in references {
+            checks.say(what, Verdict::Note, format!("{name} needs {reference} in the host's namespace"));
+        }
     }
 }
 

@@ -1,13 +1,22 @@
 //! The host's pools against a real PostgreSQL: values, errors, limits, transactions, and what is left of a session.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
+use async_trait::async_trait;
 use futures::future::join_all;
-use operetta::databases::DatabasePools;
+use operetta::{
+    credentials::{Unready, Vault},
+    databases::DatabasePools,
+};
+use operetta_api::{Database, FromKey, FromSecret, KeyRef, Reference};
 use operetta_core::{
     limit::Limits,
-    name::DatabaseName,
+    name::{ConfigKey, ConfigName, DatabaseName},
     port::database::{Databases, Isolation, SqlError, SqlStatement, SqlValue},
 };
 use operetta_tests::{control_plane::run_dir::RunDir, eventually, postgres::Postgres};
@@ -26,28 +35,50 @@ impl Scene {
         Self { server: Postgres::start(&run).await.unwrap(), run, name: DatabaseName::parse("people").unwrap() }
     }
 
-    fn pools(&self, connections: u32) -> DatabasePools {
-        self.pools_with(connections, &[])
+    async fn pools(&self, connections: u32) -> DatabasePools {
+        self.pools_with(connections, &[]).await
     }
 
-    fn pools_with(&self, connections: u32, instead: &[(&str, &str)]) -> DatabasePools {
-        self.pools_over(false, connections, instead)
+    async fn pools_with(&self, connections: u32, instead: &[(&str, &str)]) -> DatabasePools {
+        self.pools_over(false, connections, instead).await
     }
 
-    fn pools_over(&self, tls: bool, connections: u32, instead: &[(&str, &str)]) -> DatabasePools {
+    async fn pools_over(&self, tls: bool, connections: u32, instead: &[(&str, &str)]) -> DatabasePools {
         let environment = self.server.environment();
         let variable = |name: &str| {
             let other = instead.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
             other.or_else(|| environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()))
         };
-        let spec = operetta_api::Database {
-            name: self.name.clone(),
-            env: "PSQL".to_owned(),
-            tls,
-            connections: Some(connections),
-        };
-        DatabasePools::new(&[spec], &Limits::default(), variable).unwrap()
+        let spec = Database { tls, connections: Some(connections), ..Database::from_env(self.name.clone(), "PSQL") };
+        DatabasePools::open(&[spec], &Limits::default(), variable, &Drawer::vault()).await.unwrap()
     }
+}
+
+/// Secrets of the host's namespace, without a cluster.
+#[derive(Default)]
+struct Drawer(Mutex<HashMap<(String, String), Vec<u8>>>);
+
+impl Drawer {
+    fn vault() -> Arc<dyn Vault> {
+        Arc::new(Self::default())
+    }
+
+    fn put(&self, name: &str, key: &str, value: &[u8]) {
+        self.0.lock().unwrap().insert((name.to_owned(), key.to_owned()), value.to_vec());
+    }
+}
+
+#[async_trait]
+impl Vault for Drawer {
+    async fn read(&self, reference: &Reference) -> Result<Vec<u8>, String> {
+        let KeyRef { name, key } = reference.key();
+        let value = self.0.lock().unwrap().get(&(name.to_string(), key.to_string())).cloned();
+        value.ok_or_else(|| format!("{reference} is missing"))
+    }
+}
+
+fn key(name: &str, key: &str) -> KeyRef {
+    KeyRef { name: ConfigName::parse(name).unwrap(), key: ConfigKey::parse(key).unwrap() }
 }
 
 fn ask(sql: &str, parameters: Vec<SqlValue>) -> SqlStatement {
@@ -61,7 +92,7 @@ fn text(text: &str) -> SqlValue {
 #[tokio::test]
 async fn values_go_there_and_come_back() {
     let scene = Scene::new().await;
-    let pools = scene.pools(2);
+    let pools = scene.pools(2).await;
     let values = vec![
         SqlValue::Null,
         SqlValue::Boolean(true),
@@ -106,7 +137,7 @@ async fn values_go_there_and_come_back() {
 #[tokio::test]
 async fn answers_and_times_are_limited_and_what_is_cut_off_is_cancelled() {
     let scene = Scene::new().await;
-    let pools = scene.pools(1);
+    let pools = scene.pools(1).await;
     let error = pools.query(&scene.name, ask("SELECT generate_series(1, 1000000000)", vec![])).await.unwrap_err();
     assert!(matches!(&error, SqlError::TooLarge(why) if why.contains("10 rows")), "{error}");
     let error = pools.query(&scene.name, ask("SELECT repeat('x', 20000)", vec![])).await.unwrap_err();
@@ -134,7 +165,7 @@ async fn answers_and_times_are_limited_and_what_is_cut_off_is_cancelled() {
 #[tokio::test]
 async fn a_transaction_lasts_only_when_it_is_committed_and_whole() {
     let scene = Scene::new().await;
-    let pools = scene.pools(2);
+    let pools = scene.pools(2).await;
     scene.server.sql("CREATE TABLE t (n bigint PRIMARY KEY)").await.unwrap();
     let begin = async || pools.begin(&scene.name, Isolation::Serializable, SOON).await.unwrap();
     let insert = |n| ask("INSERT INTO t VALUES ($1)", vec![SqlValue::Integer(n)]);
@@ -177,7 +208,7 @@ async fn a_transaction_lasts_only_when_it_is_committed_and_whole() {
 #[tokio::test]
 async fn nothing_of_a_session_reaches_its_next_user() {
     let scene = Scene::new().await;
-    let pools = scene.pools(1);
+    let pools = scene.pools(1).await;
     scene.server.sql("CREATE TABLE t (n bigint)").await.unwrap();
     for sql in [
         "SET statement_timeout = 0",
@@ -199,7 +230,7 @@ async fn nothing_of_a_session_reaches_its_next_user() {
 #[tokio::test]
 async fn a_thousand_at_once_share_the_connections_of_the_pool() {
     let scene = Scene::new().await;
-    let pools = scene.pools(3);
+    let pools = scene.pools(3).await;
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'operetta'";
     let answers = join_all((0..1_000).map(|_| pools.query(&scene.name, ask(sql, vec![])))).await;
     for answer in answers {
@@ -211,7 +242,7 @@ async fn a_thousand_at_once_share_the_connections_of_the_pool() {
 #[tokio::test]
 async fn a_server_that_goes_away_is_unavailable_and_found_again() {
     let mut scene = Scene::new().await;
-    let pools = scene.pools(2);
+    let pools = scene.pools(2).await;
     let one = || ask("SELECT 1", vec![]);
     pools.query(&scene.name, one()).await.unwrap();
     scene.server.stop().await.unwrap();
@@ -220,7 +251,7 @@ async fn a_server_that_goes_away_is_unavailable_and_found_again() {
     scene.server.start_again(&scene.run).await.unwrap();
     pools.query(&scene.name, one()).await.unwrap();
 
-    let wrong = scene.pools_with(1, &[("PSQL_PASSWORD", "hush-hush")]);
+    let wrong = scene.pools_with(1, &[("PSQL_PASSWORD", "hush-hush")]).await;
     let error = wrong.query(&scene.name, one()).await.unwrap_err().to_string();
     assert!(error.contains("refuses the host's connection (SQLSTATE 28P01)"), "{error}");
     assert!(!error.contains("hush-hush") && !error.contains("operetta\""), "{error}");
@@ -235,7 +266,7 @@ async fn tls_is_used_where_it_is_asked_for_and_never_without_a_certificate_that_
     let (port, roots) = (tls.port.to_string(), tls.certificate.to_str().unwrap());
     let at = |host| [("PSQL_HOST", host), ("PSQL_PORT", port.as_str()), ("PSQL_SSLROOTCERT", roots)];
     let encrypted = || ask("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()", vec![]);
-    let pools = scene.pools_over(true, 1, &at("127.0.0.1"));
+    let pools = scene.pools_over(true, 1, &at("127.0.0.1")).await;
     let answer = pools.query(&scene.name, encrypted()).await.unwrap();
     assert_eq!(answer.rows, [[SqlValue::Boolean(true)]]);
     // What is cut off is cancelled over TLS as well.
@@ -251,21 +282,20 @@ async fn tls_is_used_where_it_is_asked_for_and_never_without_a_certificate_that_
     .unwrap();
     // The certificate speaks of the address, not of the name; and the system does not know it.
     let strangers = [("PSQL_HOST", "127.0.0.1"), ("PSQL_PORT", port.as_str())];
-    for pools in [scene.pools_over(true, 1, &at("localhost")), scene.pools_over(true, 1, &strangers)] {
+    for pools in [scene.pools_over(true, 1, &at("localhost")).await, scene.pools_over(true, 1, &strangers).await] {
         let error = pools.query(&scene.name, encrypted()).await.unwrap_err().to_string();
         assert!(error.contains("cannot be reached") && error.contains("certificate"), "{error}");
     }
-    let plain = scene.pools_over(false, 1, &at("127.0.0.1"));
+    let plain = scene.pools_over(false, 1, &at("127.0.0.1")).await;
     assert_eq!(plain.query(&scene.name, encrypted()).await.unwrap().rows, [[SqlValue::Boolean(false)]]);
 }
 
 #[tokio::test]
 async fn what_the_environment_lacks_is_named() {
-    let name = DatabaseName::parse("people").unwrap();
-    let spec = operetta_api::Database { name, env: "PSQL".to_owned(), tls: false, connections: None };
-    let pools = |variables: &'static [(&'static str, &'static str)]| {
+    let spec = Database::from_env(DatabaseName::parse("people").unwrap(), "PSQL");
+    let pools = async |variables: &'static [(&'static str, &'static str)]| {
         let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-        DatabasePools::new(std::slice::from_ref(&spec), &Limits::default(), variable)
+        DatabasePools::open(std::slice::from_ref(&spec), &Limits::default(), variable, &Drawer::vault()).await
     };
     for (variables, expected) in [
         (&[][..], "needs the environment variable PSQL_HOST"),
@@ -275,7 +305,96 @@ async fn what_the_environment_lacks_is_named() {
             "PSQL_PORT of database people is no port",
         ),
     ] {
-        let error = pools(variables).err().unwrap().to_string();
-        assert!(error.contains(expected), "{error}");
+        let error = pools(variables).await.err().unwrap();
+        assert!(matches!(&error, Unready::Wrong(text) if text.contains(expected)), "{error}");
     }
+}
+
+/// The document's own form, for a role `writer` with the password of Secret `people`.
+fn written(scene: &Scene) -> Database {
+    let environment = scene.server.environment();
+    let of = |name: &str| environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    Database {
+        env: None,
+        host: of("PSQL_HOST"),
+        dbname: of("PSQL_DBNAME"),
+        user: Some("writer".to_owned()),
+        password_from: Some(FromSecret { secret_key_ref: key("people", "password") }),
+        connections: Some(1),
+        ..Database::from_env(scene.name.clone(), "")
+    }
+}
+
+async fn open(spec: Database, drawer: &Arc<Drawer>) -> Result<DatabasePools, Unready> {
+    let vault: Arc<dyn Vault> = drawer.clone();
+    DatabasePools::open(&[spec], &Limits::default(), |_| None, &vault).await
+}
+
+#[tokio::test]
+async fn a_password_comes_from_a_secret_and_one_that_was_changed_is_read_again_when_it_is_refused() {
+    let scene = Scene::new().await;
+    scene.server.sql("CREATE ROLE writer LOGIN PASSWORD 'first'").await.unwrap();
+    let drawer = Arc::new(Drawer::default());
+    let missing = open(written(&scene), &drawer).await.err().unwrap();
+    assert!(
+        matches!(&missing, Unready::Missing(text) if text == "database people: key password of Secret people is missing")
+    );
+
+    // As an editor leaves it, with a newline.
+    drawer.put("people", "password", b"first\n");
+    let pools = open(written(&scene), &drawer).await.unwrap();
+    let who = || ask("SELECT current_user::text", vec![]);
+    assert_eq!(pools.query(&scene.name, who()).await.unwrap().rows, [[text("writer")]]);
+    // The connection that is open goes on; once it is lost, the old password is refused.
+    scene.server.sql("ALTER ROLE writer PASSWORD 'second'").await.unwrap();
+    let lose = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'writer'";
+    pools.query(&scene.name, who()).await.unwrap();
+    scene.server.sql(lose).await.unwrap();
+    let refused = eventually("the lost connection is noticed", SOON, async || {
+        let error = pools.query(&scene.name, who()).await.err().map(|error| error.to_string()).unwrap_or_default();
+        anyhow::ensure!(error.contains("28P01"), "{error}");
+        Ok(error)
+    });
+    let refused = refused.await.unwrap();
+    assert!(!refused.contains("first") && !refused.contains("writer") && !refused.contains("Secret"), "{refused}");
+    drawer.put("people", "password", b"second");
+    eventually("the new password is used", SOON, async || {
+        anyhow::ensure!(pools.query(&scene.name, who()).await.is_ok(), "it is refused");
+        Ok(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn certificates_to_trust_come_from_a_key_and_new_ones_are_read_when_the_old_do_not_hold() {
+    let run = RunDir::create().unwrap();
+    let server = Postgres::start_with_tls(&run).await.unwrap();
+    let scene = Scene { server, run, name: DatabaseName::parse("people").unwrap() };
+    scene.server.sql("CREATE ROLE writer LOGIN PASSWORD 'x'").await.unwrap();
+    let tls = scene.server.tls().unwrap();
+    let spec = Database {
+        host: Some("127.0.0.1".to_owned()),
+        port: Some(tls.port),
+        tls: true,
+        ca_from: Some(FromKey { config_map_key_ref: Some(key("roots", "ca.crt")), ..FromKey::default() }),
+        ..written(&scene)
+    };
+    let drawer = Arc::new(Drawer::default());
+    drawer.put("people", "password", b"x");
+    drawer.put("roots", "ca.crt", b"no PEM but a secret");
+    let error = open(spec.clone(), &drawer).await.err().unwrap().to_string();
+    assert_eq!(
+        error,
+        "database people: key ca.crt of ConfigMap roots cannot be used: there is no PEM certificate in it"
+    );
+    let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    drawer.put("roots", "ca.crt", other.cert.pem().as_bytes());
+    let pools = open(spec, &drawer).await.unwrap();
+    let encrypted = || ask("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()", vec![]);
+    let error = pools.query(&scene.name, encrypted()).await.unwrap_err().to_string();
+    assert!(error.contains("cannot be reached") && error.contains("certificate"), "{error}");
+    drawer.put("roots", "ca.crt", &std::fs::read(&tls.certificate).unwrap());
+    let answer = eventually("the new roots are used", SOON, async || Ok(pools.query(&scene.name, encrypted()).await?));
+    assert_eq!(answer.await.unwrap().rows, [[SqlValue::Boolean(true)]]);
 }

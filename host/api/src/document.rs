@@ -6,7 +6,10 @@ use operetta_core::{
     name::{NameError, PluginName},
 };
 
-use crate::plugin::{Channel, Database, GrantSpec, Plugin, PluginSpec};
+use crate::{
+    credential::FromKey,
+    plugin::{Address, Channel, Database, GrantSpec, Plugin, PluginSpec},
+};
 
 /// The largest document, in bytes.
 const MAX_DOCUMENT: usize = 1 << 20;
@@ -50,25 +53,8 @@ pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
     if plugin.name_any() != name.as_str() {
         return Err(DocumentError::Name(plugin.name_any(), name.clone()));
     }
-    for channel in &plugin.spec.grants.channels {
-        if !(channel.endpoint.starts_with("http://") || channel.endpoint.starts_with("https://")) {
-            let (name, endpoint) = (&channel.name, &channel.endpoint);
-            return Err(DocumentError::Field(format!(
-                "the endpoint {endpoint:?} of channel {name} is not http://HOST:PORT or https://HOST:PORT"
-            )));
-        }
-    }
-    for database in &plugin.spec.grants.databases {
-        let (name, env) = (&database.name, &database.env);
-        if !is_variable(env) {
-            return Err(DocumentError::Field(format!(
-                "the env {env:?} of database {name} is not how names of environment variables begin; write capitals, digits and _, such as PSQL"
-            )));
-        }
-        if database.connections.is_some_and(|n| !(1..=100).contains(&n)) {
-            return Err(DocumentError::Field(format!("the connections of database {name} are a number from 1 to 100")));
-        }
-    }
+    check_channels(&plugin.spec.grants.channels)?;
+    check_databases(&plugin.spec.grants.databases)?;
     if let Some(source) = &plugin.spec.source
         && (source.file.contains(['/', '\\', '\0'])
             || source.file.starts_with('.')
@@ -83,6 +69,65 @@ pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
     Ok(plugin)
 }
 
+fn check_channels(channels: &[Channel]) -> Result<(), DocumentError> {
+    for Channel { name, endpoint, ca_from, token_from, certificate_from } in channels {
+        let wrong = |text: String| Err(DocumentError::Field(text));
+        if !(endpoint.starts_with("http://") || endpoint.starts_with("https://")) {
+            return wrong(format!(
+                "the endpoint {endpoint:?} of channel {name} is not http://HOST:PORT or https://HOST:PORT"
+            ));
+        }
+        let over_tls = [
+            ("caFrom", ca_from.is_some()),
+            ("tokenFrom", token_from.is_some()),
+            ("certificateFrom", certificate_from.is_some()),
+        ];
+        if let Some((field, _)) = over_tls.into_iter().find(|(_, said)| *said)
+            && !endpoint.starts_with("https://")
+        {
+            return wrong(format!(
+                "channel {name} has {field}, and its endpoint {endpoint:?} is no https://HOST:PORT; credentials do not travel in the clear"
+            ));
+        }
+        check_key(&format!("channel {name}"), ca_from.as_ref())?;
+    }
+    Ok(())
+}
+
+fn check_databases(databases: &[Database]) -> Result<(), DocumentError> {
+    for database in databases {
+        let name = &database.name;
+        let wrong = |text: String| Err(DocumentError::Field(text));
+        if let Address::Env(env) = database.address().map_err(DocumentError::Field)?
+            && !is_variable(env)
+        {
+            return wrong(format!(
+                "the env {env:?} of database {name} is not how names of environment variables begin; write capitals, digits and _, such as PSQL"
+            ));
+        }
+        if database.port == Some(0) {
+            return wrong(format!("the port of database {name} is a number from 1 to 65535"));
+        }
+        if database.connections.is_some_and(|n| !(1..=100).contains(&n)) {
+            return wrong(format!("the connections of database {name} are a number from 1 to 100"));
+        }
+        if database.ca_from.is_some() && !database.tls {
+            return wrong(format!("database {name} has caFrom and no TLS that would use it; add tls: true"));
+        }
+        check_key(&format!("database {name}"), database.ca_from.as_ref())?;
+    }
+    Ok(())
+}
+
+fn check_key(what: &str, from: Option<&FromKey>) -> Result<(), DocumentError> {
+    match from {
+        Some(from) if from.reference().is_none() => Err(DocumentError::Field(format!(
+            "the caFrom of {what} has exactly one of secretKeyRef and configMapKeyRef, each with name and key"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn is_variable(env: &str) -> bool {
     env.starts_with(|c: char| c.is_ascii_uppercase())
         && env.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
@@ -94,13 +139,14 @@ pub fn render(name: &PluginName, manifest: &Manifest) -> Result<String, Document
     let channels = requests.channels.iter().map(|c| Channel {
         name: c.name.clone(),
         endpoint: if c.example.is_empty() { "http://HOST:PORT".to_owned() } else { c.example.clone() },
+        ca_from: None,
+        token_from: None,
+        certificate_from: None,
     });
-    let databases = requests.databases.iter().map(|d| Database {
-        name: d.name.clone(),
-        env: if d.example.is_empty() { "PSQL".to_owned() } else { d.example.clone() },
-        tls: false,
-        connections: None,
-    });
+    let databases = requests
+        .databases
+        .iter()
+        .map(|d| Database::from_env(d.name.clone(), if d.example.is_empty() { "PSQL" } else { &d.example }));
     let grants = GrantSpec {
         rules: requests.rules.clone(),
         channels: channels.collect(),
@@ -157,6 +203,51 @@ mod tests {
             (&document("{grants: {databases: [{name: x, env: \"a b\"}]}}"), "env \"a b\" of database x"),
             (&document("{grants: {databases: [{name: x, env: A, connections: 0}]}}"), "connections of database x"),
             (&document("{grants: {databases: [{name: x, env: A, password: p}]}}"), "unknown field `password`"),
+            (&document("{grants: {databases: [{name: x}]}}"), "database x has no host; write host, dbname and user"),
+            (&document("{grants: {databases: [{name: x, host: h, user: u}]}}"), "database x has no dbname"),
+            (&document("{grants: {databases: [{name: x, env: A, host: h}]}}"), "both env and host"),
+            (
+                &document(
+                    "{grants: {databases: [{name: x, env: A, passwordFrom: {secretKeyRef: {name: a, key: b}}}]}}",
+                ),
+                "both env and passwordFrom",
+            ),
+            (
+                &document("{grants: {databases: [{name: x, host: h, dbname: d, user: u, port: 0}]}}"),
+                "a number from 1 to 65535",
+            ),
+            (
+                &document("{grants: {databases: [{name: x, host: h, dbname: d, user: u, tls: true, caFrom: {}}]}}"),
+                "exactly one of secretKeyRef and configMapKeyRef",
+            ),
+            (
+                &document(
+                    "{grants: {databases: [{name: x, host: h, dbname: d, user: u, caFrom: {configMapKeyRef: {name: a, key: b}}}]}}",
+                ),
+                "add tls: true",
+            ),
+            (
+                &document(
+                    "{grants: {databases: [{name: x, host: h, dbname: d, user: u, passwordFrom: {secretKeyRef: {name: a, key: b, namespace: c}}}]}}",
+                ),
+                "unknown field `namespace`",
+            ),
+            (
+                &document(
+                    "{grants: {databases: [{name: x, host: h, dbname: d, user: u, passwordFrom: {secretKeyRef: {name: ../a, key: b}}}]}}",
+                ),
+                "is no name of a Secret",
+            ),
+            (
+                &document(
+                    "{grants: {channels: [{name: x, endpoint: \"http://h:1\", tokenFrom: {secretKeyRef: {name: a, key: b}}}]}}",
+                ),
+                "credentials do not travel in the clear",
+            ),
+            (
+                &document("{grants: {channels: [{name: x, endpoint: \"https://h:1\", caFrom: {}}]}}"),
+                "the caFrom of channel x",
+            ),
             (&document("{source: {file: ../x.wasm}}"), "without a path"),
             (&document("{namespaces: [\"a/b\"]}"), "\"a/b\" is no namespace"),
             (&document("{digest: \"sha256:zz\"}"), "is no digest"),

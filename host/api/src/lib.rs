@@ -2,10 +2,13 @@
 //!
 //! Refuses to do anything about it: reading files is the host's affair, talking to the cluster the cluster layer's.
 
+mod credential;
 mod document;
 mod plugin;
 
+pub use credential::{FromKey, FromSecret, FromTlsSecret, KeyRef, Reference};
 pub use document::{DocumentError, parse, render};
 pub use plugin::{
-    Channel, DEFAULT_ACCOUNT_NAMESPACE, Database, GrantSpec, LimitSpec, Plugin, PluginSpec, PluginStatus, Source,
+    Address, Channel, DEFAULT_ACCOUNT_NAMESPACE, Database, GrantSpec, LimitSpec, Plugin, PluginSpec, PluginStatus,
+    Source,
 };

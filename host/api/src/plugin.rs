@@ -17,6 +17,8 @@ use operetta_core::{
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
+use crate::credential::{FromKey, FromSecret, FromTlsSecret, Reference};
+
 /// Where plugins' service accounts live unless the Plugin says otherwise: apart from the host's own namespace, since whoever may create pods there could take the host's account.
 pub const DEFAULT_ACCOUNT_NAMESPACE: &str = "operetta-plugins";
 
@@ -111,20 +113,60 @@ pub struct Channel {
     pub name: ChannelName,
     /// `http://HOST:PORT`, or `https://HOST:PORT` for TLS with the roots of the system.
     pub endpoint: String,
+    /// The certificates that TLS trusts instead, as PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_from: Option<FromKey>,
+    /// The token that each call carries as `authorization: Bearer TOKEN`; over TLS only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_from: Option<FromSecret>,
+    /// The certificate with which the host shows who it is; over TLS only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_from: Option<FromTlsSecret>,
+}
+
+impl Channel {
+    /// What it needs in the host's namespace.
+    pub fn references(&self) -> Vec<Reference> {
+        let ca = self.ca_from.as_ref().and_then(FromKey::reference);
+        let token = self.token_from.as_ref().map(FromSecret::reference);
+        let certificate = self.certificate_from.as_ref().and_then(FromTlsSecret::references);
+        ca.into_iter().chain(token).chain(certificate.into_iter().flatten()).collect()
+    }
 }
 
 /// A PostgreSQL database, known to the plugin by name only. What the plugin may do there is what the user of the connection may do: give it a role of its own.
 ///
-/// The connection comes from the host's environment: `ENV_HOST` (a name, an address, or the directory of a socket), `ENV_PORT` (5432), `ENV_DBNAME`, `ENV_USER` and
-/// `ENV_PASSWORD`, and `ENV_SSLROOTCERT` (a PEM file of the certificates that TLS trusts; those of the system unless told), where `ENV` is what `env` says.
+/// The connection is written here, with `host` and what belongs to it, or comes from the host's environment, with `env`: `ENV_HOST` (a name, an address, or the directory of a socket),
+/// `ENV_PORT` (5432), `ENV_DBNAME`, `ENV_USER` and `ENV_PASSWORD`, and `ENV_SSLROOTCERT` (a PEM file of the certificates that TLS trusts; those of the system unless
+/// told), where `ENV` is what `env` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(transform = admit_unknown_fields, transform = plain_numbers)]
 pub struct Database {
     /// What the plugin calls it.
     pub name: DatabaseName,
-    /// How the names of the environment variables begin, such as `PSQL`.
-    pub env: String,
+    /// How the names of the environment variables begin, such as `PSQL`; instead of `host`, `port`, `dbname`, `user`, `passwordFrom` and `caFrom`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+    /// A name, an address, or the directory of a socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Its port (5432).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: Option<u16>,
+    /// The database there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dbname: Option<String>,
+    /// The role there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The role's password; none where the server asks for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_from: Option<FromSecret>,
+    /// The certificates that TLS trusts instead of those of the system, as PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_from: Option<FromKey>,
     /// Whether to insist on TLS, with a certificate that can be checked; without it none is used.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tls: bool,
@@ -132,6 +174,73 @@ pub struct Database {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub connections: Option<u32>,
+}
+
+/// Where a database is and who the host is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Address<'a> {
+    /// The host's environment says it, in variables that begin so.
+    Env(&'a str),
+    /// The document says it.
+    Here {
+        /// A name, an address, or the directory of a socket.
+        host: &'a str,
+        /// The database there.
+        dbname: &'a str,
+        /// The role there.
+        user: &'a str,
+    },
+}
+
+impl Database {
+    /// From `postgres-writer.yaml` or the like: by the names of environment variables.
+    pub fn from_env(name: DatabaseName, env: impl Into<String>) -> Self {
+        let (host, port, dbname, user) = (None, None, None, None);
+        let (password_from, ca_from, tls, connections) = (None, None, false, None);
+        Self { name, env: Some(env.into()), host, port, dbname, user, password_from, ca_from, tls, connections }
+    }
+
+    /// What it needs in the host's namespace.
+    pub fn references(&self) -> Vec<Reference> {
+        let password = self.password_from.as_ref().map(FromSecret::reference);
+        password.into_iter().chain(self.ca_from.as_ref().and_then(FromKey::reference)).collect()
+    }
+
+    /// Where it is.
+    ///
+    /// # Errors
+    /// It says too much or too little; what and what to do.
+    pub fn address<'a>(&'a self) -> Result<Address<'a>, String> {
+        let name = &self.name;
+        if let Some(env) = &self.env {
+            let here = [
+                ("host", self.host.is_some()),
+                ("port", self.port.is_some()),
+                ("dbname", self.dbname.is_some()),
+                ("user", self.user.is_some()),
+                ("passwordFrom", self.password_from.is_some()),
+                ("caFrom", self.ca_from.is_some()),
+            ];
+            return match here.into_iter().find(|(_, said)| *said) {
+                None => Ok(Address::Env(env)),
+                Some((field, _)) => Err(format!(
+                    "database {name} has both env and {field}; keep env, where the host's environment holds the connection, or host, dbname, user and passwordFrom"
+                )),
+            };
+        }
+        let need = |field: &str, value: &'a Option<String>| -> Result<&'a str, String> {
+            value.as_deref().filter(|text| !text.is_empty() && !text.contains('\0')).ok_or_else(|| {
+                format!(
+                    "database {name} has no {field}; write host, dbname and user (and port, passwordFrom, caFrom), or env alone for a connection from the host's environment"
+                )
+            })
+        };
+        Ok(Address::Here {
+            host: need("host", &self.host)?,
+            dbname: need("dbname", &self.dbname)?,
+            user: need("user", &self.user)?,
+        })
+    }
 }
 
 /// How much a plugin may use; what is absent has the host's default.
@@ -213,7 +322,7 @@ pub struct PluginStatus {
 }
 
 /// The API server takes `additionalProperties: false` in no schema that names properties; it drops unknown fields, and says so to strict clients, by itself.
-fn admit_unknown_fields(schema: &mut Schema) {
+pub(crate) fn admit_unknown_fields(schema: &mut Schema) {
     schema.remove("additionalProperties");
 }
 

@@ -13,6 +13,7 @@
 //! | [`ownership`] | whether an apply would change anything |
 //! | [`lease`] | leader election |
 //! | [`kinds`], [`annotate`], [`adopt`] | what a person does to objects, with their own rights |
+//! | [`vault`] | Secrets and ConfigMaps of the host's own namespace |
 //! | [`install`] | CRDs, accounts and RBAC, with a person's own rights |
 
 #![cfg_attr(
@@ -47,6 +48,7 @@ pub mod request;
 mod selector;
 #[cfg(test)]
 mod testing;
+pub mod vault;
 
 use std::sync::Arc;
 

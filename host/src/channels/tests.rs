@@ -5,6 +5,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures::{Stream, StreamExt as _, stream};
@@ -16,6 +17,7 @@ use tonic::{body::Body, codegen::Service, server, transport::Server};
 use tower::service_fn;
 
 use super::*;
+use crate::testing::Drawer;
 
 /// Of calls: longer than any test waits.
 const DEADLINE: Duration = Duration::from_mins(2);
@@ -23,9 +25,9 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// A server, and what it saw.
 #[derive(Clone)]
-struct Echo {
+pub(super) struct Echo {
     /// How many calls that never end are under way.
-    waiting: watch::Sender<usize>,
+    pub waiting: watch::Sender<usize>,
 }
 
 /// One call that never ends.
@@ -184,12 +186,23 @@ impl Running {
     }
 }
 
-fn channel() -> ChannelName {
+pub(super) fn channel() -> ChannelName {
     ChannelName::parse("echo").unwrap()
 }
 
-fn channels(endpoint: &str, limit: usize) -> GrpcChannels {
-    GrpcChannels::new(&[ChannelSpec { name: channel(), endpoint: endpoint.to_owned() }], limit).unwrap()
+pub(super) fn spec(endpoint: &str) -> ChannelSpec {
+    ChannelSpec {
+        name: channel(),
+        endpoint: endpoint.to_owned(),
+        ca_from: None,
+        token_from: None,
+        certificate_from: None,
+    }
+}
+
+async fn channels(endpoint: &str, limit: usize) -> GrpcChannels {
+    let vault: Arc<dyn Vault> = Drawer::new(&[]);
+    GrpcChannels::open(&[spec(endpoint)], limit, &vault).await.unwrap()
 }
 
 async fn serve(at: &str) -> (SocketAddr, Running, watch::Receiver<usize>) {
@@ -207,10 +220,10 @@ async fn serve(at: &str) -> (SocketAddr, Running, watch::Receiver<usize>) {
 
 async fn scene() -> Scene {
     let (at, server, waiting) = serve("127.0.0.1:0").await;
-    Scene { channels: channels(&format!("http://{at}"), 1_000), waiting, at, server }
+    Scene { channels: channels(&format!("http://{at}"), 1_000).await, waiting, at, server }
 }
 
-fn call(method: &str) -> GrpcCall {
+pub(super) fn call(method: &str) -> GrpcCall {
     GrpcCall { path: format!("/test.Echo/{method}"), metadata: Metadata::new(), deadline: Some(DEADLINE) }
 }
 
@@ -218,7 +231,7 @@ fn value<'a>(metadata: &'a Metadata, key: &str) -> Vec<&'a [u8]> {
     metadata.iter().filter(|(k, _)| k == key).map(|(_, value)| value.as_slice()).collect()
 }
 
-async fn soon<T>(work: impl Future<Output = T>) -> T {
+pub(super) async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, work).await.expect("it took too long")
 }
 
@@ -322,7 +335,7 @@ async fn a_service_that_is_down_is_unavailable_with_the_cause_and_answers_when_i
 
 #[tokio::test]
 async fn a_name_that_does_not_resolve_is_told() {
-    let channels = channels("http://no-such-host.invalid:1", 1_000);
+    let channels = channels("http://no-such-host.invalid:1", 1_000).await;
     let status = soon(channels.unary(&channel(), call("Echo"), vec![])).await.unwrap_err();
     assert_eq!(status.code, 14, "{status:?}");
     assert!(status.message.len() > "transport error".len(), "the cause stands beside it: {status:?}");
@@ -446,8 +459,8 @@ async fn dropping_a_call_cancels_it_at_the_service() {
 #[tokio::test]
 async fn an_endpoint_that_is_none_is_named() {
     for endpoint in ["http://", "http://a b"] {
-        let specs = [ChannelSpec { name: channel(), endpoint: endpoint.to_owned() }];
-        let error = GrpcChannels::new(&specs, 1).err().unwrap().to_string();
+        let vault: Arc<dyn Vault> = Drawer::new(&[]);
+        let error = GrpcChannels::open(&[spec(endpoint)], 1, &vault).await.err().unwrap().to_string();
         assert!(error.contains("channel echo") && error.contains(endpoint), "{error}");
     }
 }

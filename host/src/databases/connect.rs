@@ -1,8 +1,9 @@
-//! How a connection is made: from the environment, with TLS where the document asks for it.
+//! How a connection is made: from the document and Secrets or from the environment, with TLS where the document asks for it.
 //!
-//! **What it says of a variable is its name, never its value.**
+//! **What it says of a variable or a Secret is its name, never its value.** A password or a certificate that is refused is read again, and tried again if it has changed.
 
 use std::{
+    error::Error as StdError,
     future::Future,
     io,
     path::{Path, PathBuf},
@@ -13,39 +14,188 @@ use std::{
 };
 
 use anyhow::Context as _;
-use operetta_api::Database as DatabaseSpec;
+use arc_swap::ArcSwap;
+use deadpool_postgres::Connect;
+use operetta_api::{Address, Database as DatabaseSpec, Reference};
 use rustls_native_certs::{load_certs_from_paths, load_native_certs};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    task::JoinHandle,
+};
 use tokio_postgres::{
-    Config,
+    Client, Config, Error,
     config::SslMode,
     tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream},
 };
 use tokio_rustls::{
     TlsConnector,
-    rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName},
+    rustls::{
+        self, ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+    },
 };
+
+use crate::credentials::{Credentials, Unready, Values, Vault};
 
 /// A server that does not even accept a connection in this time is down.
 const CONNECT: Duration = Duration::from_secs(5);
 /// PostgreSQL's own.
 const PORT: u16 = 5432;
 
-/// Reads where the database is and who the host is there.
+/// Logs in to one database.
+pub(super) struct Login {
+    whose: String,
+    password: Option<Reference>,
+    ca: Option<Reference>,
+    credentials: Credentials,
+    link: ArcSwap<Link>,
+}
+
+/// What a connection is made with, of the credentials as they were read last.
+struct Link {
+    values: Arc<Values>,
+    connector: Connector,
+}
+
+impl Login {
+    /// Reads what the document refers to.
+    ///
+    /// # Errors
+    /// The document says too much or too little, or what it refers to is missing.
+    pub async fn read(
+        spec: &DatabaseSpec,
+        variable: impl Fn(&str) -> Option<String> + Send,
+        vault: &Arc<dyn Vault>,
+    ) -> Result<Self, Unready> {
+        let whose = format!("database {}", spec.name);
+        let password = spec.password_from.as_ref().map(operetta_api::FromSecret::reference);
+        let ca = spec.ca_from.as_ref().and_then(operetta_api::FromKey::reference);
+        let credentials = Credentials::read(whose.clone(), vault, spec.references()).await?;
+        let roots = match (&ca, &spec.env) {
+            (Some(ca), _) => Roots::Given(ca.clone()),
+            (None, Some(env)) => {
+                let path = variable(&format!("{env}_SSLROOTCERT")).filter(|path| !path.is_empty());
+                path.map_or(Roots::OfTheSystem, |path| Roots::File(PathBuf::from(path)))
+            }
+            (None, None) => Roots::OfTheSystem,
+        };
+        let values = credentials.current();
+        let connector = Connector::new(spec.tls.then_some(roots), &values);
+        if let (Some(ca), Err(why)) = (&ca, connector.check()) {
+            return Err(Unready::Missing(format!("{whose}: {ca} cannot be used: {why}")));
+        }
+        Ok(Self { whose, password, ca, credentials, link: ArcSwap::from_pointee(Link { values, connector }) })
+    }
+
+    /// How the connections of now are encrypted.
+    pub fn connector(&self) -> Connector {
+        self.link.load().connector.clone()
+    }
+
+    async fn attempt(&self, config: &Config, link: &Link) -> Result<(Client, JoinHandle<()>), Error> {
+        let mut config = config.clone();
+        if let Some(password) = self.password.as_ref().and_then(|reference| link.values.get(reference)) {
+            // As `psql` reads a file: a newline at its end is none of the password's.
+            config.password(password.strip_suffix(b"\n").unwrap_or(password));
+        }
+        let (client, connection) = config.connect(link.connector.clone()).await?;
+        let whose = self.whose.clone();
+        let task = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(whose, %error, "a connection ended");
+            }
+        });
+        Ok((client, task))
+    }
+
+    async fn log_in(&self, config: &Config) -> Result<(Client, JoinHandle<()>), Error> {
+        let link = self.link.load_full();
+        let error = match self.attempt(config, &link).await {
+            Err(error) if is_refusal(&error) => error,
+            other => return other,
+        };
+        if !self.credentials.renew(&link.values).await {
+            return Err(error);
+        }
+        let values = self.credentials.current();
+        let connector = link.connector.with(&values);
+        if let (Some(ca), Err(why)) = (&self.ca, connector.check()) {
+            tracing::warn!(whose = self.whose, from = %ca, error = why, "the new certificates cannot be used");
+            return Err(error);
+        }
+        let link = Arc::new(Link { values, connector });
+        self.link.store(Arc::clone(&link));
+        self.attempt(config, &link).await
+    }
+}
+
+/// The way of a pool to its login.
+pub(super) struct By(pub Arc<Login>);
+
+impl Connect for By {
+    fn connect(
+        &self,
+        config: &Config,
+    ) -> Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), Error>> + Send + '_>> {
+        let config = config.clone();
+        Box::pin(async move { self.0.log_in(&config).await })
+    }
+}
+
+/// Whether the server does not know who this is (SQLSTATE class 28), or one of both sides does not trust the other's certificate.
+fn is_refusal(error: &Error) -> bool {
+    if let Some(said) = error.as_db_error() {
+        return said.code().code().starts_with("28");
+    }
+    let mut source: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(cause) = source {
+        let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if cause.is::<rustls::Error>() || inner.is_some_and(<dyn StdError + Send + Sync>::is::<rustls::Error>) {
+            return true;
+        }
+        source = cause.source();
+    }
+    false
+}
+
+/// Where the database is and who the host is there, but for a password that comes from a Secret.
 pub(super) fn config(
     spec: &DatabaseSpec,
     deadline: Duration,
     variable: impl Fn(&str) -> Option<String>,
 ) -> anyhow::Result<Config> {
+    let mut config = match spec.address().map_err(anyhow::Error::msg)? {
+        Address::Here { host, dbname, user } => {
+            let mut config = Config::new();
+            config.host(host).dbname(dbname).user(user).port(spec.port.unwrap_or(PORT));
+            config
+        }
+        Address::Env(env) => of_environment(spec, env, variable)?,
+    };
+    // The second net under our own deadline: what a plugin sets itself is reset to these.
+    let limit = deadline.as_millis();
+    config
+        .connect_timeout(CONNECT)
+        .application_name("operetta")
+        .options(format!("-c statement_timeout={limit} -c idle_in_transaction_session_timeout={limit}"))
+        .ssl_mode(if spec.tls { SslMode::Require } else { SslMode::Disable });
+    Ok(config)
+}
+
+fn of_environment(spec: &DatabaseSpec, env: &str, variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Config> {
     let read = |what: &str| {
-        let name = format!("{}_{what}", spec.env);
+        let name = format!("{env}_{what}");
         let value = variable(&name).filter(|value| !value.is_empty());
         (name, value)
     };
     let need = |what: &str| {
         let (name, value) = read(what);
         value.with_context(|| {
-            format!("database {} needs the environment variable {name} in the host, and it is not set", spec.name)
+            format!(
+                "database {} needs the environment variable {name} in the host, and it is not set; or write host, dbname, user and passwordFrom instead of env",
+                spec.name
+            )
         })
     };
     let mut config = Config::new();
@@ -60,15 +210,18 @@ pub(super) fn config(
         })?,
         (_, None) => PORT,
     };
-    // The second net under our own deadline: what a plugin sets itself is reset to these.
-    let limit = deadline.as_millis();
-    config
-        .port(port)
-        .connect_timeout(CONNECT)
-        .application_name("operetta")
-        .options(format!("-c statement_timeout={limit} -c idle_in_transaction_session_timeout={limit}"))
-        .ssl_mode(if spec.tls { SslMode::Require } else { SslMode::Disable });
+    config.port(port);
     Ok(config)
+}
+
+/// Which certificates to trust.
+#[derive(Debug, Clone)]
+enum Roots {
+    OfTheSystem,
+    /// A PEM file of the host.
+    File(PathBuf),
+    /// A value of the host's namespace.
+    Given(Reference),
 }
 
 /// Makes TLS connections, or none at all.
@@ -78,43 +231,63 @@ pub(super) struct Connector {
 }
 
 struct Tls {
-    /// Of the certificates to trust; those of the system where there is none.
-    roots: Option<PathBuf>,
+    roots: Roots,
+    values: Arc<Values>,
     connector: OnceLock<Result<TlsConnector, String>>,
 }
 
 impl Connector {
-    /// As the document says, trusting what the environment says.
-    pub fn new(spec: &DatabaseSpec, variable: impl Fn(&str) -> Option<String>) -> Self {
-        let roots = variable(&format!("{}_SSLROOTCERT", spec.env)).filter(|path| !path.is_empty()).map(PathBuf::from);
-        Self { tls: spec.tls.then(|| Arc::new(Tls { roots, connector: OnceLock::new() })) }
+    fn new(roots: Option<Roots>, values: &Arc<Values>) -> Self {
+        let tls = |roots| Arc::new(Tls { roots, values: Arc::clone(values), connector: OnceLock::new() });
+        Self { tls: roots.map(tls) }
     }
 
-    /// Reads the roots when they are first needed.
+    /// The same with other values.
+    fn with(&self, values: &Arc<Values>) -> Self {
+        Self::new(self.tls.as_ref().map(|tls| tls.roots.clone()), values)
+    }
+
+    /// Whether it can be used.
+    fn check(&self) -> Result<(), String> {
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.connector().map(drop))
+    }
+
     fn connector(&self) -> Result<TlsConnector, io::Error> {
         let Some(tls) = &self.tls else { return Err(io::Error::other("TLS is not asked for")) };
-        let connector =
-            tls.connector.get_or_init(|| rustls(tls.roots.as_deref()).map_err(|error| format!("{error:#}")));
-        connector.clone().map_err(io::Error::other)
+        tls.connector().map_err(io::Error::other)
     }
 }
 
-fn rustls(roots: Option<&Path>) -> anyhow::Result<TlsConnector> {
-    let certificates = match roots {
-        Some(path) => load_certs_from_paths(Some(path), None).certs,
-        None => load_native_certs().certs,
-    };
-    let mut roots = RootCertStore::empty();
-    if roots.add_parsable_certificates(certificates).0 == 0 {
-        anyhow::bail!("no certificate to trust is found, neither in SSLROOTCERT nor in the system");
+impl Tls {
+    /// Reads the roots when they are first needed.
+    fn connector(&self) -> Result<TlsConnector, String> {
+        self.connector.get_or_init(|| self.make().map_err(|error| format!("{error:#}"))).clone()
     }
-    let provider = Arc::new(ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .context("choose versions of TLS")?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
+
+    fn make(&self) -> anyhow::Result<TlsConnector> {
+        let certificates = match &self.roots {
+            Roots::OfTheSystem => load_native_certs().certs,
+            Roots::File(path) => load_certs_from_paths(Some(Path::new(path)), None).certs,
+            Roots::Given(reference) => {
+                let pem = self.values.get(reference).unwrap_or_default();
+                CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect()
+            }
+        };
+        let mut roots = RootCertStore::empty();
+        if roots.add_parsable_certificates(certificates).0 == 0 {
+            match &self.roots {
+                Roots::Given(_) => anyhow::bail!("there is no PEM certificate in it"),
+                _ => anyhow::bail!("no certificate to trust is found, neither in SSLROOTCERT nor in the system"),
+            }
+        }
+        let provider = Arc::new(ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .context("choose versions of TLS")?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(TlsConnector::from(Arc::new(config)))
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Connector {

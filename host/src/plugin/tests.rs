@@ -19,7 +19,7 @@ use tokio::{task::JoinHandle, time::timeout};
 
 use super::*;
 use crate::testing::{
-    Cluster, Components, Memory, Runs, SOON, World, component, eventually, key, parts, plugin_name, things,
+    Cluster, Components, Drawer, Memory, Runs, SOON, World, component, eventually, key, parts, plugin_name, things,
 };
 
 /// A host, its world, and the plugins in it.
@@ -28,6 +28,7 @@ struct Stage {
     runs: Arc<Runs>,
     components: Arc<Components>,
     memory: Arc<Memory>,
+    drawer: Arc<Drawer>,
     host: Arc<Host>,
     stop: CancellationToken,
 }
@@ -43,7 +44,7 @@ impl Stage {
     fn new() -> Self {
         let (world, runs) = (World::new(), Runs::new());
         let components = Components::new(runs.clone());
-        let memory = Arc::new(Memory::default());
+        let (memory, drawer) = (Arc::new(Memory::default()), Drawer::new(&[]));
         let host = Arc::new(Host {
             loader: components.clone(),
             identities: Arc::new(Cluster(world.clone())),
@@ -51,11 +52,12 @@ impl Stage {
             claims: Arc::default(),
             scope: Scope::All,
             places: Places::new(64),
+            vault: drawer.clone(),
             metrics: Arc::default(),
             leaving: TaskTracker::new(),
             last_good: memory.clone(),
         });
-        Self { world, runs, components, memory, host, stop: CancellationToken::new() }
+        Self { world, runs, components, memory, drawer, host, stop: CancellationToken::new() }
     }
 
     fn plug(&self, name: &str, wasm: &Bytes, spec: &Value) -> Seat {
@@ -349,6 +351,23 @@ async fn a_problem_that_may_pass_is_tried_again_until_it_has_passed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_secret_that_is_missing_is_waited_for_and_the_version_before_runs_on() {
+    let stage = Stage::new();
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    let mut spec = granted();
+    spec["grants"]["databases"] = json!([{
+        "name": "people", "host": "db", "dbname": "people", "user": "writer",
+        "passwordFrom": {"secretKeyRef": {"name": "people", "key": "password"}},
+    }]);
+    seat.put(&version("2"), &spec);
+    let status = seat.problem("start: database people: key password of Secret people is missing").await;
+    assert_eq!(status.running.unwrap().0, "1");
+    stage.drawer.put("people", "password", "hush");
+    seat.runs("2").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_problem_that_lasts_is_not_tried_again() {
     let stage = Stage::new();
     let mut seat = stage.plug("demo", &broken(), &granted());
@@ -602,9 +621,9 @@ async fn missing_grants_are_named_all_at_once_as_rules_to_paste() {
 async fn a_plugin_works_only_where_the_host_does_too() {
     let stage = Stage::new();
     let scope = Scope::Namespaces([Namespace::parse("n").unwrap()].into());
-    let Stage { world, runs, components, memory, host, stop } = stage;
+    let Stage { world, runs, components, memory, drawer, host, stop } = stage;
     let host = Arc::new(Host { scope: scope.clone(), ..Arc::into_inner(host).unwrap() });
-    let stage = Stage { world, runs, components, memory, host, stop };
+    let stage = Stage { world, runs, components, memory, drawer, host, stop };
     let mut seat = stage.plug("demo", &version("1"), &granted_and(&json!({"namespaces": ["m"]})));
     seat.problem("grant: no namespace is left").await;
     seat.put(&version("1"), &granted());

@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
 
 use super::*;
-use crate::testing::{Cluster, Components, Memory, Runs, World, component, eventually, things};
+use crate::testing::{Cluster, Components, Drawer, Memory, Runs, World, component, eventually, things};
 
 /// Here time is real, since the directory is.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -37,6 +37,7 @@ impl Stage {
             claims: Arc::default(),
             scope: Scope::All,
             places: Places::new(64),
+            vault: Drawer::new(&[]),
             metrics: Arc::default(),
             leaving: TaskTracker::new(),
             last_good: Arc::new(Memory::default()),

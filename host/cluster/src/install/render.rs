@@ -84,12 +84,13 @@ pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace) -> Vec<Value> {
         ],
     ));
     objects.extend(granted("Role", Some(plugins), vec![rule("", &["serviceaccounts"], &["get", "impersonate"])]));
-    // The Lease of leader election lives in the host's own namespace, and so do the events that tell who leads.
-    let election = vec![
+    // In the host's own namespace: the Lease of leader election, the events that tell who leads, and what Plugins refer to (credentials, certificates to trust).
+    let own = vec![
         rule("coordination.k8s.io", &["leases"], &["create", "get", "list", "update", "watch"]),
         rule("events.k8s.io", &["events"], &["create"]),
+        rule("", &["configmaps", "secrets"], &["get"]),
     ];
-    objects.extend(granted("Role", Some(&account.namespace), election));
+    objects.extend(granted("Role", Some(&account.namespace), own));
     objects
 }
 
