@@ -113,7 +113,8 @@ fn files() -> Vec<PathBuf> {
                 kind if kind.is_dir() && entry.file_name() != "target" && entry.file_name() != ".git" => {
                     walk(root, &path, found);
                 }
-                kind if kind.is_file() => found.push(path),
+                // In a linked worktree `.git` is a file, which names the machine's paths.
+                kind if kind.is_file() && entry.file_name() != ".git" => found.push(path),
                 _ => {}
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     grant::Rule,
@@ -181,6 +181,17 @@ pub struct SettingRequest {
     pub default: Option<String>,
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Versioned {
+    manifest_version: Option<serde_json::Value>,
+}
+
+/// Straight into the type: by way of a map, a key that is given twice would silently be its last.
+fn typed<T: DeserializeOwned>(json: &str) -> Result<T, ManifestError> {
+    serde_json::from_str(json).map_err(|e| ManifestError::Json(e.to_string()))
+}
+
 impl Manifest {
     /// Parses and checks a manifest.
     pub fn parse(json: &str) -> Result<Self, ManifestError> {
@@ -188,12 +199,12 @@ impl Manifest {
             return Err(ManifestError::TooLarge(json.len()));
         }
         // The version first: the rest of a later document may have any form.
-        let value: serde_json::Value = serde_json::from_str(json).map_err(|e| ManifestError::Json(e.to_string()))?;
-        match value.get("manifestVersion").and_then(serde_json::Value::as_u64) {
+        let Versioned { manifest_version } = typed(json)?;
+        match manifest_version.as_ref().and_then(serde_json::Value::as_u64) {
             Some(version) if version != u64::from(MANIFEST_VERSION) => return Err(ManifestError::Version(version)),
             _ => {}
         }
-        let manifest: Self = serde_json::from_value(value).map_err(|e| ManifestError::Json(e.to_string()))?;
+        let manifest: Self = typed(json)?;
         manifest.check().map_err(ManifestError::Content)?;
         Ok(manifest)
     }

@@ -36,6 +36,8 @@ fn common() -> Config {
         .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
         .max_wasm_stack(STACK)
+        // The pool's slots and the limits are made for addresses of 32 bits.
+        .wasm_memory64(false)
         // Resolving lines costs 7 ms a trap; names of functions are kept and cost microseconds.
         .wasm_backtrace_details(WasmBacktraceDetails::Disable);
     config

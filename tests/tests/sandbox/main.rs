@@ -3,6 +3,7 @@
 
 mod cache;
 mod contain;
+mod hostile;
 mod imports;
 mod load;
 mod setup;

@@ -116,7 +116,12 @@ async fn run(request: &Request, argument: &Value) -> String {
         }
         "log" => {
             let fields = [("colour".to_owned(), "red\nand blue".to_owned())];
-            log::write(log::Level::Info, "guest", "a line", &fields);
+            let length = argument.get("length").and_then(Value::as_u64).and_then(|length| usize::try_from(length).ok());
+            let message = length.map_or_else(
+                || text(argument, "message").unwrap_or_else(|| "a line".to_owned()),
+                |length| "a".repeat(length),
+            );
+            log::write(log::Level::Info, "guest", &message, &fields);
             log::write(log::Level::Trace, "guest", "not kept", &[]);
             format!("{} {}", log::enabled(log::Level::Info), log::enabled(log::Level::Trace))
         }
@@ -277,7 +282,7 @@ fn text(argument: &Value, name: &str) -> Option<String> {
 fn resource(argument: &Value) -> Resource {
     Resource {
         group: text(argument, "group").unwrap_or_default(),
-        version: "v1".to_owned(),
+        version: text(argument, "version").unwrap_or_else(|| "v1".to_owned()),
         resource: text(argument, "resource").unwrap_or_else(|| "configmaps".to_owned()),
     }
 }

@@ -1,0 +1,210 @@
+//! The corpus of attacks in `tests/hostile/`: each is made beside a well-behaved plugin, ends as its file says, and leaves nothing behind. `tests/hostile/README.md` is
+//! the table of them, made from the same files: `UPDATE_EXPECT=1 cargo test` writes it.
+
+mod attack;
+mod bombs;
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use expect_test::expect_file;
+use operetta_core::{
+    grant::{Grants, Rule},
+    name::Namespace,
+    reconcile::{Failure, Outcome},
+};
+use operetta_sandbox::{LoadError, Occupancy, Sandbox};
+use operetta_tests::eventually;
+use serde_json::json;
+
+use self::attack::{Attack, Expect, Guest, Policy};
+use crate::setup::{Plugin, imports, sandbox};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const EMPTY: Occupancy = Occupancy { instances: 0, stacks: 0, reconciles: 0, tasks: 0 };
+/// Reconciles of each attack in a row: the second finds what the first left behind.
+const TIMES: usize = 2;
+/// How often to go through all of it, for `OPERETTA_ATTACK_ROUNDS`.
+const ROUNDS: usize = 1;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("hostile")
+}
+
+/// All attacks, by the file that has them.
+fn corpus() -> Vec<(String, Vec<Attack>)> {
+    let mut files: Vec<_> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let attacks = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        (path.file_stem().unwrap().to_str().unwrap().to_owned(), attacks)
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// Memory that is the test process's own, in kB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// `OPERETTA_ATTACK_ROUNDS=80 cargo test --test sandbox hostile -- --nocapture` is the long form, some 10,000 attacks.
+#[tokio::test]
+async fn every_attack_ends_as_the_corpus_says_and_a_neighbour_goes_on() {
+    let rounds = std::env::var("OPERETTA_ATTACK_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    let sandbox = sandbox();
+    let neighbour = Plugin::load(&sandbox, imports()).await.unwrap();
+    let mut wrong = String::new();
+    let (mut attacks, mut warm) = (0, 0);
+    // Once, so that what a round leaves in memory is the sandbox's.
+    let corpus: Vec<_> = corpus()
+        .into_iter()
+        .flat_map(|(file, attacks)| attacks.into_iter().map(move |attack| (file.clone(), attack.guest.wasm(), attack)))
+        .collect();
+    for round in 0..rounds {
+        for (file, wasm, attack) in &corpus {
+            attacks += 1;
+            let made = make(&sandbox, attack, wasm);
+            let (made, served) = tokio::join!(made, serve(&neighbour));
+            for problem in [made, served].into_iter().filter_map(Result::err) {
+                writeln!(wrong, "  {file}: {}: {problem:#}", attack.name).unwrap();
+            }
+        }
+        // By the middle each slot of the pool has been used, and keeps what it may.
+        if round == rounds / 2 {
+            warm = resident();
+            println!("{attacks} attacks: {warm} kB of memory");
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+    let grown = resident().saturating_sub(warm);
+    println!("{attacks} attacks: {grown} kB more");
+    assert!(grown * 20 <= warm, "{warm} kB of memory when it was warm, and {grown} more at the end");
+}
+
+#[test]
+fn the_table_of_attacks_is_what_the_corpus_says() {
+    let corpus = corpus();
+    let count: usize = corpus.iter().map(|(_, attacks)| attacks.len()).sum();
+    let mut table = format!(
+        "# {count} attacks\n\nMade from the files of this folder by the test that makes the attacks (`cargo test --test sandbox hostile`). What the administrator sees is an error of that phase, or\nthe reason of a failed reconcile, with these words; a denial is an answer that the plugin gets, and a metric.\n"
+    );
+    for (file, attacks) in corpus {
+        write!(table, "\n## {file}\n\n| attack | what stops it | what the administrator sees |\n| --- | --- | --- |\n")
+            .unwrap();
+        for Attack { name, stopped_by, expect, .. } in attacks {
+            writeln!(table, "| {name} | {stopped_by} | {} |", expect.seen()).unwrap();
+        }
+    }
+    expect_file![folder().join("README.md")].assert_eq(&table);
+}
+
+/// Makes one attack, and says how it did not end as it should.
+async fn make(sandbox: &Sandbox, attack: &Attack, wasm: &[u8]) -> Result<()> {
+    let loaded = Plugin::load(sandbox, wasm.to_vec()).await;
+    let plugin = match (loaded, &attack.expect) {
+        (Err(error), Expect::Load(phase, words)) => return refused(&error, phase, words),
+        (Err(error), _) => anyhow::bail!("it does not load: {error}"),
+        (Ok(_), Expect::Load(..)) => anyhow::bail!("it loads"),
+        (Ok(plugin), _) => plugin,
+    };
+    plugin.limit(|policy| {
+        (policy.limits.deadline, policy.limits.cpu) = (Duration::from_secs(2), Duration::from_millis(100));
+        if let Policy::Narrow = attack.grants {
+            policy.grants = narrow();
+        }
+    });
+    for _ in 0..TIMES {
+        let before = plugin.world.calls().len();
+        let (command, argument) = attack.guest.request();
+        let ended = plugin.call(&command, argument.as_deref(), 0).await;
+        let calls = plugin.world.calls().split_off(before);
+        judge(&attack.expect, ended, &calls, &plugin.world.lines())?;
+    }
+    eventually("nothing is left of it", PATIENCE, async || {
+        let live = plugin.world.live.load(std::sync::atomic::Ordering::SeqCst);
+        ensure!(live == 0, "{live} calls alive");
+        Ok(())
+    })
+    .await?;
+    // The neighbour may be at work, and nobody else.
+    eventually("the sandbox is empty", PATIENCE, async || {
+        ensure!(sandbox.occupancy().reconciles <= 1, "{:?}", sandbox.occupancy());
+        Ok(())
+    })
+    .await
+}
+
+fn refused(error: &LoadError, phase: &str, words: &str) -> Result<()> {
+    let text = error.to_string();
+    ensure!(error.phase() == phase && text.contains(words), "{text:?} is not {phase} with {words:?}");
+    ensure!(!text.contains(|c: char| c.is_control()) && text.len() < 2_000, "it is no clean line: {text:?}");
+    Ok(())
+}
+
+fn judge(expect: &Expect, ended: Result<Outcome, Failure>, calls: &[String], lines: &[String]) -> Result<()> {
+    let clean = |text: &str| !text.contains(|c: char| c.is_control());
+    ensure!(lines.iter().all(|line| clean(line) && line.len() < 20_000), "a line of the log is not clean: {lines:?}");
+    match (expect, ended) {
+        (Expect::Harmless, Ok(Outcome::AwaitChange)) => {}
+        (Expect::Ends(reason, words), Err(failure)) => {
+            let text = failure.to_string();
+            ensure!(failure.reason() == reason && text.contains(words), "{text:?} is not {reason} with {words:?}");
+            ensure!(clean(&text) && text.len() < 2_000, "it is no clean line: {text:?}");
+        }
+        (Expect::Answers { answers, reaches, logs }, Err(Failure::Terminal(text))) => {
+            ensure!(text.contains(answers), "{text:?} lacks {answers:?}");
+            let forbidden = calls.iter().find(|call| reaches.as_ref().is_none_or(|verb| !call.contains(verb)));
+            ensure!(forbidden.is_none(), "it reached a port: {forbidden:?}");
+            let logged = logs.as_ref().is_none_or(|words| lines.iter().any(|line| line.contains(words)));
+            ensure!(logged, "no line of the log has {logs:?}: {lines:?}");
+        }
+        (_, other) => anyhow::bail!("it ended with {other:?}"),
+    }
+    Ok(())
+}
+
+/// Reads and writes ConfigMaps of one namespace.
+fn narrow() -> Grants {
+    let rule = Rule {
+        api_groups: vec![String::new()],
+        resources: vec!["configmaps".into()],
+        verbs: ["get", "list", "watch", "create", "patch", "update"].map(Into::into).to_vec(),
+        namespaces: vec![Namespace::parse("default").unwrap()],
+        ..Rule::default()
+    };
+    Grants { rules: vec![rule], ..Grants::default() }
+}
+
+/// A neighbour's reconciles, at the same time.
+async fn serve(neighbour: &Plugin) -> Result<()> {
+    for _ in 0..3 {
+        let answer = neighbour.ask("get", &json!({"name": "thing"})).await;
+        ensure!(answer.contains("ok"), "the neighbour was answered {answer:?}");
+    }
+    Ok(())
+}
+
+/// What is left when all of them have been there.
+#[tokio::test]
+async fn nothing_stays_in_the_sandbox() {
+    let sandbox = sandbox();
+    for (_, attacks) in corpus() {
+        for attack in attacks.iter().filter(|attack| matches!(attack.guest, Guest::Wat(_))) {
+            let _ = make(&sandbox, attack, &attack.guest.wasm()).await;
+        }
+    }
+    eventually("the sandbox is empty", PATIENCE, async || {
+        ensure!(sandbox.occupancy() == EMPTY, "{:?}", sandbox.occupancy());
+        Ok(())
+    })
+    .await
+    .unwrap();
+}

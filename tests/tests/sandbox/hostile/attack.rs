@@ -1,0 +1,161 @@
+//! An attack, as its file says it.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::bombs;
+use crate::setup::{Crash, imports};
+
+/// One attack.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Attack {
+    /// What is tried.
+    #[serde(rename = "attack")]
+    pub name: String,
+    /// What stops it.
+    pub stopped_by: String,
+    #[serde(default)]
+    pub grants: Policy,
+    pub guest: Guest,
+    pub expect: Expect,
+}
+
+/// What the plugin was granted.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub enum Policy {
+    /// Whatever it asks for, so that nothing but what is under attack can stop it.
+    #[default]
+    Everything,
+    /// ConfigMaps of the namespace `default`.
+    Narrow,
+}
+
+/// Who tries it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Guest {
+    /// The operator that is WAT, with parts of it filled in.
+    Wat(Box<Parts>),
+    /// A whole component as text.
+    Component(String),
+    /// Made by [`bombs::make`].
+    Bytes(String),
+    /// The Rust guest that calls every import as it is told.
+    Imports {
+        /// Which import.
+        command: String,
+        /// With what.
+        #[serde(default)]
+        argument: Value,
+    },
+}
+
+/// See `tests/guests/crash.wat`.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Parts {
+    version: Option<String>,
+    memory: Option<String>,
+    manifest: Option<String>,
+    start: String,
+    on_manifest: String,
+    on_reconcile: String,
+    more_imports: String,
+    more_core_imports: String,
+    more_instances: String,
+}
+
+/// How it must end.
+#[derive(Deserialize)]
+#[serde(try_from = "Written")]
+pub enum Expect {
+    /// It does not load: the phase, and words of the error.
+    Load(String, String),
+    /// The reconcile fails: the reason, and words of the error.
+    Ends(String, String),
+    /// The guest gets an answer with these words, and reaches no port but for calls with that word; and something stands in the log.
+    Answers { answers: String, reaches: Option<String>, logs: Option<String> },
+    /// Nothing happens.
+    Harmless,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    load: Option<(String, String)>,
+    ends: Option<(String, String)>,
+    answers: Option<String>,
+    reaches: Option<String>,
+    logs: Option<String>,
+    harmless: Option<bool>,
+}
+
+impl TryFrom<Written> for Expect {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let Written { load, ends, answers, reaches, logs, harmless } = written;
+        match (load, ends, answers, harmless) {
+            (Some((phase, words)), None, None, None) => Ok(Self::Load(phase, words)),
+            (None, Some((reason, words)), None, None) => Ok(Self::Ends(reason, words)),
+            (None, None, Some(answers), None) => Ok(Self::Answers { answers, reaches, logs }),
+            (None, None, None, Some(true)) => Ok(Self::Harmless),
+            _ => Err("exactly one of load, ends, answers and harmless: true".to_owned()),
+        }
+    }
+}
+
+impl Expect {
+    /// As the table says it.
+    pub fn seen(&self) -> String {
+        let code = |words: &str| if words.is_empty() { String::new() } else { format!(": `{words}`") };
+        match self {
+            Self::Load(phase, words) => format!("{phase}{}", code(words)),
+            Self::Ends(reason, words) => format!("{reason}{}", code(words)),
+            Self::Answers { logs: Some(words), .. } => format!("the log{}", code(words)),
+            Self::Answers { answers, .. } => format!("an answer{}", code(answers)),
+            Self::Harmless => "nothing".to_owned(),
+        }
+    }
+}
+
+impl Guest {
+    /// The component.
+    pub fn wasm(&self) -> Vec<u8> {
+        match self {
+            Self::Wat(parts) => parts.crash().wasm(),
+            Self::Component(text) => wat::parse_str(text).unwrap(),
+            Self::Bytes(name) => bombs::make(name),
+            Self::Imports { .. } => imports(),
+        }
+    }
+
+    /// What it is asked to reconcile: the controller and the object.
+    pub fn request(&self) -> (String, Option<String>) {
+        match self {
+            Self::Imports { command, argument } => (command.clone(), Some(argument.to_string())),
+            _ => ("any".to_owned(), None),
+        }
+    }
+}
+
+impl Parts {
+    fn crash(&self) -> Crash {
+        // For the life of the test, as the template's parts are otherwise written in its source.
+        let text = |text: &String| -> &'static str { text.clone().leak() };
+        let template = Crash::default();
+        Crash {
+            version: self.version.as_ref().map_or(template.version, text),
+            memory: self.memory.as_ref().map_or(template.memory, text),
+            manifest: self.manifest.clone().unwrap_or(template.manifest),
+            start: text(&self.start),
+            on_manifest: text(&self.on_manifest),
+            on_reconcile: text(&self.on_reconcile),
+            more_imports: text(&self.more_imports),
+            more_core_imports: text(&self.more_core_imports),
+            more_instances: text(&self.more_instances),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Attacks that are too long or too broken to be written down.
+
+use crate::setup::Crash;
+
+/// A component's first bytes.
+const PREAMBLE: [u8; 8] = [0, b'a', b's', b'm', 0x0d, 0, 1, 0];
+/// The section of a component within a component.
+const COMPONENT: u8 = 4;
+
+/// The file that goes by this name in the corpus.
+pub fn make(name: &str) -> Vec<u8> {
+    let good = || Crash::default().wasm();
+    let with = |more_imports: String| Crash { more_imports: more_imports.leak(), ..Crash::default() }.wasm();
+    let doing = |on_reconcile: String| Crash { on_reconcile: on_reconcile.leak(), ..Crash::default() }.wasm();
+    match name {
+        "empty" => Vec::new(),
+        "script" => b"#!/bin/sh\necho hello\n".to_vec(),
+        "truncated" => good()[..good().len() / 2].to_vec(),
+        "flipped" => {
+            let mut wasm = good();
+            let at = wasm.windows(6).position(|window| window == b"memory").unwrap();
+            wasm[at] = b'n';
+            wasm
+        }
+        "nested-components" => nested(5_000),
+        "many-functions" => with(format!("(core module $more {})", "(func)".repeat(200_000))),
+        "many-exports" => {
+            let exports = (0..100_000).map(|n| format!("(export \"e{n}\" (type $failure))"));
+            with(exports.collect())
+        }
+        "many-types" => with("(type (list u8))".repeat(100_000)),
+        "many-modules" => with("(core module)".repeat(1_000)),
+        "nested-blocks" => doing(format!("{}{}", "(block ".repeat(20_000), ")".repeat(20_000))),
+        "many-locals" => with(format!("(core module $more (func (local {})))", "i64 ".repeat(100_000))),
+        "branch-table" => {
+            doing(format!("(block $out (br_table {} $out (local.get $attempt)))", "$out ".repeat(100_000)))
+        }
+        "long-import" => with(format!("(import \"{}:b/c@1.0.0\" (instance))", "a".repeat(90_000))),
+        "deep-manifest" => Crash { manifest: "[".repeat(30_000), ..Crash::default() }.wasm(),
+        other => panic!("no bomb is called {other}"),
+    }
+}
+
+/// A component in a component, again and again.
+fn nested(depth: usize) -> Vec<u8> {
+    let mut inner = PREAMBLE.to_vec();
+    for _ in 0..depth {
+        let mut outer = PREAMBLE.to_vec();
+        outer.push(COMPONENT);
+        let mut length = inner.len();
+        loop {
+            let low = u8::try_from(length & 0x7f).unwrap();
+            length >>= 7;
+            outer.push(if length > 0 { low | 0x80 } else { low });
+            if length == 0 {
+                break;
+            }
+        }
+        outer.append(&mut inner);
+        inner = outer;
+    }
+    inner
+}
