@@ -322,6 +322,10 @@ async fn a_reconcile_that_misbehaves_is_stopped_told_apart_and_harms_nobody() {
     let metrics = scene.host.metrics().await.unwrap();
     assert!(metrics.failures(NEIGHBOUR) < 0.5, "the neighbour failed");
     assert!(metrics.sum("operetta_denials_total", &[("plugin", PLUGIN)]) > 0.5, "denials are counted");
+    for limit in ["cpu", "deadline", "memory", "host_calls", "log_lines"] {
+        let met = metrics.sum("operetta_limit_exceeded_total", &[("plugin", PLUGIN), ("limit", limit)]);
+        assert!(met > 0.5, "the limit {limit} was met and is not counted");
+    }
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ mod immortal;
 mod informers;
 mod layer;
 mod leader;
+mod limits;
 mod memcached;
 mod moving;
 mod new;
