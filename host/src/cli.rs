@@ -17,7 +17,9 @@ use crate::{
     inspect::InspectArgs,
     new::NewArgs,
     objects::{Deed, ObjectsArgs},
+    output::OutputArgs,
     telemetry::LogFormat,
+    uninstall::UninstallArgs,
     validate::ValidateArgs,
 };
 
@@ -51,9 +53,14 @@ enum Command {
     Run(RunArgs),
     /// Apply the CRDs, the service account and the RBAC of components to a cluster, with your own rights
     #[command(
-        after_help = "Grants come from NAME.yaml beside NAME.wasm where there is one, else the component gets all that it asks for.\n\nExample:\n  operetta install petstore.wasm memcached.wasm"
+        after_help = "Grants come from NAME.yaml beside NAME.wasm where there is one, else the component gets all that it asks for.\n\nEverything that can be known to fail is found before anything is written: rights that you lack, kinds of other plugins, versions that objects are stored in.\n\nExamples:\n  operetta install petstore.wasm memcached.wasm\n  operetta install petstore.wasm --dry-run"
     )]
     Install(InstallArgs),
+    /// Take back what `install` brought: CRDs, service accounts and RBAC of plugins
+    #[command(
+        after_help = "Deletes only what carries the plugin's label and was written by `operetta install`; namespaces stay. A CRD takes all objects of its kind along, so where there are any, it asks for --delete-objects or --keep-crds. Let the plugin run until its objects are gone: it may hold them by finalizers.\n\nExamples:\n  operetta uninstall petstore --dry-run\n  operetta uninstall petstore.wasm --delete-objects"
+    )]
+    Uninstall(UninstallArgs),
     /// Hand the fields that an operator of before owns to the plugin that follows it
     #[command(
         after_help = "Scale the operator of before down first. Without --from it only tells which managers own fields. Nothing but ownership changes here, so nothing restarts; what the plugin does not name, it removes with its next apply.\n\n\
@@ -211,6 +218,11 @@ pub(crate) struct InstallArgs {
     /// Take over fields that others own otherwise
     #[arg(long)]
     pub(crate) force: bool,
+    /// Print what would change, line by line, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
     #[command(flatten)]
     pub(crate) state: StateArgs,
 }
@@ -263,6 +275,7 @@ pub fn main() -> ExitCode {
         Command::Dev(args) => block_on(crate::dev::dev(args)),
         Command::Run(args) => block_on(crate::run::run(args)),
         Command::Install(args) => block_on(crate::install::install(args)),
+        Command::Uninstall(args) => block_on(crate::uninstall::uninstall(args)),
         Command::Adopt(args) => block_on(crate::adopt::adopt(args)),
         Command::Build(args) => block_on(crate::build::build(args)),
         Command::Inspect(args) => block_on(crate::inspect::inspect(args)),

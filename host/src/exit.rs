@@ -94,6 +94,8 @@ fn known(error: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             | InstallError::Kept { fault, .. }
             | InstallError::Unreadable { fault, .. } => of_fault(fault),
             InstallError::Taken { .. }
+            | InstallError::StoredVersion { .. }
+            | InstallError::Lacks(_)
             | InstallError::Conflict { .. }
             | InstallError::NotEstablished(_)
             | InstallError::NotGone(_) => Exit::Refused,

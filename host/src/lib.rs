@@ -11,6 +11,7 @@ pub mod credentials;
 pub mod databases;
 mod deploy;
 mod dev;
+mod diff;
 pub mod directory;
 mod election;
 pub mod exit;
@@ -28,4 +29,5 @@ pub mod supervisor;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
+mod uninstall;
 mod validate;

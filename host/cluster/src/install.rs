@@ -5,7 +5,9 @@
 //! brought. Everything is checked before anything is written.
 
 mod planned;
+mod preflight;
 mod render;
+mod uninstall;
 
 use std::time::Duration;
 
@@ -16,10 +18,15 @@ use operetta_core::{
     name::{NameError, Namespace, PluginName, ServiceAccount},
     resource::Resource,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::planned::Planned;
-pub use self::render::{host_rbac, render};
+pub use self::{
+    preflight::{Change, essence},
+    render::{host_rbac, render},
+    uninstall::{KindSurvey, Survey},
+};
 use crate::request::{Fault, Url, send_json};
 
 /// Under which name an installation owns fields.
@@ -49,7 +56,8 @@ pub struct Installation {
 }
 
 /// What became of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Outcome {
     /// It is new.
     Created,
@@ -62,9 +70,10 @@ pub enum Outcome {
 }
 
 /// An installed object; shown as kubectl does: `serviceaccount/memcached created`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Installed {
     /// Kind in lower case, with its group where it has one, and name.
+    #[serde(rename = "object")]
     pub what: String,
     /// What became of it.
     pub outcome: Outcome,
@@ -108,6 +117,28 @@ pub enum InstallError {
         /// Who brought it.
         other: String,
     },
+    /// Objects are stored in a version that would be gone.
+    #[error(
+        "objects of {crd} may be stored as {version}, and the new CRD has only {versions}, so that nobody could read them; keep {version} in the CRD with `served: false`, \
+         or write every object anew and then forget the version: `kubectl patch crd {name} --subresource=status --type=merge -p \
+         '{{\"status\":{{\"storedVersions\":[\"{versions}\"]}}}}'`"
+    )]
+    StoredVersion {
+        /// The CRD.
+        crd: String,
+        /// Its name alone.
+        name: String,
+        /// The version that would be gone.
+        version: String,
+        /// Those that would be there.
+        versions: String,
+    },
+    /// The person may not.
+    #[error(
+        "you may not do all that it takes, and nothing was changed: {}; ask whoever administers the cluster for these rights, or to type this command",
+        .0.join(", ")
+    )]
+    Lacks(Vec<String>),
     /// A name that cannot be.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -167,8 +198,12 @@ pub struct How<'a> {
 /// Applies objects in their order.
 pub async fn apply(client: &Client, objects: Vec<Value>, how: How<'_>) -> Result<Vec<Installed>, InstallError> {
     let objects: Vec<Planned> = objects.into_iter().map(Planned::of).collect::<Result<_, _>>()?;
+    apply_planned(client, &objects, how).await
+}
+
+async fn apply_planned(client: &Client, objects: &[Planned], how: How<'_>) -> Result<Vec<Installed>, InstallError> {
     let mut installed: Vec<Installed> = Vec::new();
-    for object in &objects {
+    for object in objects {
         // The API server tries nothing out in a namespace that is not there, and one that is only tried out is not.
         let lies_nowhere = how.dry_run
             && object.namespace().is_some_and(|namespace| {
@@ -231,24 +266,42 @@ pub async fn plugins(client: &Client, accounts: &Namespace) -> Result<Vec<Value>
     Ok(found)
 }
 
+/// An installation that was thought through: everything that can be known to fail would have failed.
+pub struct Plan {
+    objects: Vec<Planned>,
+    force: bool,
+    /// What would become of each object.
+    pub changes: Vec<Change>,
+}
+
+impl Plan {
+    /// Looks at what would change, and writes nothing; `force` takes fields over that other managers own otherwise.
+    ///
+    /// # Errors
+    /// The installation would fail.
+    pub async fn of(client: &Client, installation: &Installation, force: bool) -> Result<Self, InstallError> {
+        let objects: Vec<Planned> = render(installation)?.into_iter().map(Planned::of).collect::<Result<_, _>>()?;
+        let how = How { manager: MANAGER, force, dry_run: true };
+        let changes = preflight::preflight(client, installation.plugin.as_str(), &objects, how).await?;
+        Ok(Self { objects, force, changes })
+    }
+
+    /// Installs.
+    ///
+    /// # Errors
+    /// The cluster has changed meanwhile, or cannot be reached any more. What was applied stays; installing again goes on from there.
+    pub async fn apply(&self, client: &Client) -> Result<Vec<Installed>, InstallError> {
+        apply_planned(client, &self.objects, How { manager: MANAGER, force: self.force, dry_run: false }).await
+    }
+}
+
 /// Installs; `force` takes fields over that other managers own otherwise.
 pub async fn install(
     client: &Client,
     installation: &Installation,
     force: bool,
 ) -> Result<Vec<Installed>, InstallError> {
-    for object in render(installation)? {
-        let object = Planned::of(object)?;
-        if object.is_crd()
-            && let Some(there) = object.read(client).await?
-            && let Some(other) =
-                there.pointer("/metadata/labels").and_then(|l| l.get(PLUGIN_LABEL)).and_then(Value::as_str)
-            && other != installation.plugin.as_str()
-        {
-            return Err(InstallError::Taken { crd: object.what.clone(), other: other.to_owned() });
-        }
-    }
-    apply(client, render(installation)?, How { manager: MANAGER, force, dry_run: false }).await
+    Plan::of(client, installation, force).await?.apply(client).await
 }
 
 #[cfg(test)]

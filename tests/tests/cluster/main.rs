@@ -15,6 +15,7 @@ mod gate;
 mod identity;
 mod immortal;
 mod informers;
+mod install;
 mod layer;
 mod leader;
 mod limits;

@@ -8,9 +8,9 @@ use operetta_core::{
     name::Namespace,
     resource::{ObjectKey, Resource},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{ESTABLISHED_WITHIN, GONE_WITHIN, How, InstallError, Outcome};
+use super::{ESTABLISHED_WITHIN, GONE_WITHIN, How, InstallError, Outcome, preflight::Change};
 use crate::request::{Fault, Url, send_json};
 
 /// An object that will be installed.
@@ -33,6 +33,41 @@ impl Planned {
         let dot = if group.is_empty() { "" } else { "." };
         let what = format!("{kind}{dot}{group}/{}", key.name);
         Ok(Self { object, resource, key, what })
+    }
+
+    /// As it is to be.
+    pub fn object(&self) -> &Value {
+        &self.object
+    }
+
+    pub fn name(&self) -> &str {
+        self.key.name.as_str()
+    }
+
+    /// Whether it cannot be tried out before this change was made: it lies in that namespace, or binds that role.
+    pub fn stands_on(&self, change: &Change) -> bool {
+        let role = self.object.pointer("/roleRef/name").and_then(Value::as_str);
+        let is = |kind: &str, name: &str| change.what == format!("{kind}/{name}");
+        change.before.is_none()
+            && (self.namespace().is_some_and(|namespace| is("namespace", namespace.as_str()))
+                || role.is_some_and(|role| {
+                    is("role.rbac.authorization.k8s.io", role) || is("clusterrole.rbac.authorization.k8s.io", role)
+                }))
+    }
+
+    /// As an access review asks about it.
+    pub fn attributes(&self, verb: &str) -> Value {
+        json!({
+            "group": self.resource.group(), "version": self.resource.version(), "resource": self.resource.resource(),
+            "namespace": self.namespace().map_or("", Namespace::as_str), "name": self.name(), "verb": verb,
+        })
+    }
+
+    /// As people say it: `patch clusterroles.rbac.authorization.k8s.io "operetta:petstore"`.
+    pub fn deed(&self, verb: &str) -> String {
+        let dot = if self.resource.group().is_empty() { "" } else { "." };
+        let place = self.namespace().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+        format!("{verb} {}{dot}{} {:?}{place}", self.resource.resource(), self.resource.group(), self.name())
     }
 
     pub fn is_crd(&self) -> bool {
@@ -62,6 +97,16 @@ impl Planned {
     pub async fn apply(&self, client: &Client, how: How<'_>) -> Result<Outcome, InstallError> {
         let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
         let before = self.read(client).await?;
+        let after = self.send(client, how).await?;
+        Ok(match before {
+            None => Outcome::Created,
+            Some(before) if version(&before) == version(&after) => Outcome::Unchanged,
+            Some(_) => Outcome::Configured,
+        })
+    }
+
+    /// Applies it, and answers how it is now, or would be.
+    pub async fn send(&self, client: &Client, how: How<'_>) -> Result<Value, InstallError> {
         let How { manager, force, dry_run } = how;
         let mut url = self.url().query("fieldManager", manager).query("force", if force { "true" } else { "false" });
         if dry_run {
@@ -70,11 +115,7 @@ impl Planned {
         let request =
             url.request(Method::PATCH, Some("application/apply-patch+yaml"), self.object.to_string().into_bytes());
         match send_json(client, request.map_err(self.refused())?).await {
-            Ok(after) => Ok(match before {
-                None => Outcome::Created,
-                Some(before) if version(&before) == version(&after) => Outcome::Unchanged,
-                Some(_) => Outcome::Configured,
-            }),
+            Ok(after) => Ok(after),
             Err(Fault::Answer { code: 409, message, .. }) => {
                 Err(InstallError::Conflict { what: self.what.clone(), message })
             }
@@ -90,6 +131,21 @@ impl Planned {
         }
         let kept = |fault| InstallError::Kept { what: self.what.clone(), fault };
         let request = url.request(Method::DELETE, None, Vec::new()).map_err(kept)?;
+        match send_json(client, request).await {
+            Ok(_) => Ok(true),
+            Err(fault) if fault.is_not_found() => Ok(false),
+            Err(fault) => Err(kept(fault)),
+        }
+    }
+
+    /// The same, if it is still the one of this uid.
+    pub async fn delete_this(&self, client: &Client, uid: &str) -> Result<bool, InstallError> {
+        let kept = |fault| InstallError::Kept { what: self.what.clone(), fault };
+        let options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground", "preconditions": {"uid": uid},
+        });
+        let body = options.to_string().into_bytes();
+        let request = self.url().request(Method::DELETE, Some("application/json"), body).map_err(kept)?;
         match send_json(client, request).await {
             Ok(_) => Ok(true),
             Err(fault) if fault.is_not_found() => Ok(false),

@@ -1,11 +1,13 @@
 //! What is written for a plugin, and what is refused.
 
+use std::sync::Arc;
+
 use expect_test::expect;
 use operetta_core::name::{AccountName, Namespace};
 use serde_json::json;
 
 use super::*;
-use crate::testing::{FakeApi, status};
+use crate::testing::{FakeApi, Sent, status};
 
 fn namespace(name: &str) -> Namespace {
     Namespace::parse(name).unwrap()
@@ -167,7 +169,132 @@ async fn a_crd_of_another_plugin_is_refused_before_anything_is_written() {
     });
     let error = install(&api.client(), &installation(), true).await.unwrap_err();
     assert!(matches!(&error, InstallError::Taken { other, .. } if other == "zoo"), "{error}");
-    assert!(api.sent().iter().all(|s| s.method == "GET"));
+    assert!(api.sent().iter().all(|s| s.method != "PATCH"));
+}
+
+/// Answers as a cluster in which everything but what `answer` says is as it is to be, and whoever asks may do everything.
+fn cluster(answer: impl Fn(&Sent) -> Option<(u16, Value)> + Send + Sync + 'static) -> Arc<FakeApi> {
+    let object = json!({"metadata": {"resourceVersion": "1"}, "status": {"conditions": [{"type": "Established", "status": "True"}]}});
+    FakeApi::new(move |sent| {
+        answer(sent).or_else(|| {
+            Some(match sent.path.as_str() {
+                path if path.ends_with("/selfsubjectaccessreviews") => (201, json!({"status": {"allowed": true}})),
+                path if path.ends_with("/pets") => (200, json!({"items": []})),
+                _ => (200, object.clone()),
+            })
+        })
+    })
+}
+
+fn nothing_was_written(api: &FakeApi) -> bool {
+    api.sent().iter().all(|sent| sent.method != "PATCH" || sent.query.contains("dryRun=All"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_that_are_missing_are_told_all_at_once_and_nothing_is_written() {
+    let api = cluster(|sent| {
+        let review: Value = serde_json::from_str(&sent.body).ok()?;
+        let attributes = review.pointer("/spec/resourceAttributes")?;
+        let is = |field: &str, value: &str| attributes[field] == value;
+        let denied = is("verb", "*")
+            || is("resource", "clusterroles") && is("verb", "patch")
+            || is("resource", "serviceaccounts");
+        Some((201, json!({"status": {"allowed": !denied}})))
+    });
+    let error = install(&api.client(), &installation(), false).await.unwrap_err();
+    let InstallError::Lacks(missing) = &error else { panic!("{error}") };
+    assert_eq!(
+        *missing,
+        [
+            "get serviceaccounts \"petstore\" in namespace operetta-plugins",
+            "patch clusterroles.rbac.authorization.k8s.io \"operetta:petstore\"",
+        ]
+    );
+    assert!(api.sent().iter().all(|sent| sent.method != "PATCH"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_objects_are_stored_in_must_not_go() {
+    let api = cluster(|sent| {
+        (sent.method == "GET" && sent.path.ends_with("/pets.petstore.example.com"))
+            .then(|| (200, json!({"status": {"storedVersions": ["v1", "v1alpha1"]}})))
+    });
+    let error = install(&api.client(), &installation(), true).await.unwrap_err();
+    assert!(matches!(&error, InstallError::StoredVersion { version, .. } if version == "v1alpha1"), "{error}");
+    assert!(error.to_string().contains("kubectl patch crd pets.petstore.example.com --subresource=status"), "{error}");
+    assert!(api.sent().iter().all(|sent| sent.method != "PATCH"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_api_server_would_refuse_at_the_end_is_known_at_the_beginning() {
+    let api = cluster(|sent| {
+        (sent.method == "PATCH" && sent.path.contains("/namespaces/b/rolebindings/"))
+            .then(|| status(409, "Conflict", "conflict with \"helm\"", &json!({})))
+    });
+    let error = install(&api.client(), &installation(), false).await.unwrap_err();
+    assert!(matches!(&error, InstallError::Conflict { message, .. } if message.contains("helm")), "{error}");
+    assert!(nothing_was_written(&api));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_lies_in_a_namespace_that_is_itself_new_cannot_be_tried_out() {
+    let api = cluster(|sent| {
+        let in_new = sent.path.ends_with("/namespaces/operetta-plugins") && sent.method == "GET"
+            || sent.path.contains("/namespaces/operetta-plugins/");
+        in_new.then(|| status(404, "NotFound", "namespaces \"operetta-plugins\" not found", &json!({})))
+    });
+    let plan = Plan::of(&api.client(), &installation(), false).await.unwrap();
+    let new: Vec<_> =
+        plan.changes.iter().filter(|change| change.outcome() == Outcome::Created).map(|c| c.what.as_str()).collect();
+    assert_eq!(new, ["namespace/operetta-plugins", "serviceaccount/petstore"]);
+    assert!(nothing_was_written(&api));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_an_installation_wrote_is_taken_back_and_kinds_first() {
+    let item = |name: &str, manager: &str| {
+        json!({"metadata": {"name": name, "uid": format!("uid-{name}"), "managedFields": [{"manager": manager}]},
+            "spec": {"group": "petstore.example.com", "names": {"plural": "pets"}, "versions": [{"name": "v1", "served": true}]}})
+    };
+    let api = cluster(move |sent| {
+        Some(match (sent.method.as_str(), sent.path.as_str()) {
+            ("GET", path) if path.ends_with("/pets") => {
+                let held = json!({"metadata": {"finalizers": ["a/b"]}});
+                // The second page is asked for by the token of the first.
+                let (items, next) = if sent.query.contains("continue=more") {
+                    (json!([held]), "")
+                } else {
+                    (json!([held, {}]), "more")
+                };
+                (200, json!({"metadata": {"continue": next}, "items": items}))
+            }
+            ("GET", path) if path.ends_with("/customresourcedefinitions") => {
+                (200, json!({"items": [item("pets.x", MANAGER)]}))
+            }
+            ("GET", path) if path.ends_with("/clusterroles") => (200, json!({"items": [item("theirs", "kubectl")]})),
+            ("GET", path) if path.ends_with("/serviceaccounts") => (200, json!({"items": [item("petstore", MANAGER)]})),
+            ("GET", path) if path.contains("/pets.x") || path.contains("/petstore") => {
+                status(404, "NotFound", "gone", &json!({}))
+            }
+            ("GET", _) => (200, json!({"items": []})),
+            _ => return None,
+        })
+    });
+    let client = api.client();
+    let survey = Survey::of(&client, &PluginName::parse("petstore").unwrap(), false).await.unwrap();
+    assert_eq!(survey.foreign, ["clusterrole.rbac.authorization.k8s.io/theirs"]);
+    assert_eq!((survey.kinds[0].objects, survey.kinds[0].finalizers["a/b"]), (3, 2));
+    let mut told = Vec::new();
+    survey.remove(&client, |removed| told.push(removed.to_string())).await.unwrap();
+    assert_eq!(
+        told,
+        ["customresourcedefinition.apiextensions.k8s.io/pets.x deleted", "serviceaccount/petstore deleted"]
+    );
+    let deleted: Vec<_> = api.sent().into_iter().filter(|sent| sent.method == "DELETE").collect();
+    assert_eq!(deleted.len(), 2);
+    assert!(deleted.iter().all(|sent| sent.body.contains("\"preconditions\":{\"uid\":\"uid-")));
+    let kept = Survey::of(&client, &PluginName::parse("petstore").unwrap(), true).await.unwrap();
+    assert_eq!(kept.objects().collect::<Vec<_>>(), ["serviceaccount/petstore"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,6 +303,7 @@ async fn each_object_is_said_to_be_created_configured_or_unchanged() {
     let api = FakeApi::new(move |sent| {
         let role = sent.path.contains("/clusterroles/");
         Some(match sent.method.as_str() {
+            "POST" => (201, json!({"status": {"allowed": true}})),
             "GET" if sent.path.ends_with("/pets") => (200, json!({"items": []})),
             "GET" if sent.path.contains("/customresourcedefinitions/") => (200, established.clone()),
             "GET" if role => (200, json!({"metadata": {"resourceVersion": "1"}})),
@@ -204,12 +332,12 @@ async fn each_object_is_said_to_be_created_configured_or_unchanged() {
         api.sent()
             .iter()
             .filter(|s| s.method == "PATCH")
-            .all(|s| s.query == "fieldManager=operetta-install&force=false")
+            .all(|s| s.query.starts_with("fieldManager=operetta-install&force=false"))
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_crd_that_is_never_served_is_an_error() {
-    let api = FakeApi::new(|_| Some((200, json!({"metadata": {"resourceVersion": "1"}}))));
+    let api = cluster(|sent| (sent.method != "POST").then(|| (200, json!({"metadata": {"resourceVersion": "1"}}))));
     assert!(matches!(install(&api.client(), &installation(), false).await, Err(InstallError::NotEstablished(_))));
 }
