@@ -186,7 +186,8 @@ impl Project {
     pub async fn build(&self, how: &Build) -> Result<PathBuf, BuildError> {
         TARGET_THERE.get_or_try_init(|| ensure_target(&self.root)).await?;
         let mut command = cargo(&self.root);
-        command.args(["build", "--lib", "--target", TARGET, "--config", LINKER]);
+        // The component alone: were a library for its tests made as well, nothing that is unused could be left out of either.
+        command.args(["rustc", "--lib", "--crate-type", "cdylib", "--target", TARGET, "--config", LINKER]);
         command.args(["--profile", &how.profile, "--package", &self.package]);
         command.arg("--message-format=json-render-diagnostics");
         command.stdout(Stdio::piped());

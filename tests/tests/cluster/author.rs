@@ -65,6 +65,15 @@ fn bare(wasm: &Path) -> Vec<u8> {
 }
 
 #[test]
+fn the_shipped_components_together_are_small() {
+    let sizes: Vec<_> = operetta_tests::components::PLUGINS
+        .map(|name| (name, fs::metadata(&built().component(name).unwrap().wasm).unwrap().len()))
+        .to_vec();
+    let sum: u64 = sizes.iter().map(|(_, size)| size).sum();
+    assert!(sum < 6_000_000, "{sum} bytes: {sizes:?}");
+}
+
+#[test]
 fn what_a_component_says_of_itself_is_read_without_running_it() {
     let folder = Folder::with(&["memcached"]);
     let wasm = folder.path("memcached.wasm");
