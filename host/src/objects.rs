@@ -71,10 +71,13 @@ pub(crate) async fn annotate(args: ObjectsArgs, deed: Deed) -> anyhow::Result<()
         let shown = kind.show(key.name.as_str());
         let (annotation, value) = deed.annotation();
         let place = key.namespace.as_ref().map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
-        annotate::annotate(&client, kind, &key, annotation, value.as_deref())
+        let object = annotate::annotate(&client, kind, &key, annotation, value.as_deref())
             .await
             .with_context(|| format!("{shown}{place}"))?;
-        print(&format!("{shown} {}\n", deed.done()))?;
+        let annotations = object.pointer("/metadata/annotations");
+        let waits = matches!(deed, Deed::Reconcile) && annotations.is_some_and(|all| all.get(PAUSED).is_some());
+        let waits = if waits { "; it is paused, and reconciled when it is resumed" } else { "" };
+        print(&format!("{shown} {}{waits}\n", deed.done()))?;
     }
     Ok(())
 }

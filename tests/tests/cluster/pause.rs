@@ -71,7 +71,8 @@ async fn a_paused_object_is_left_alone_by_everything_until_it_is_resumed() {
     let scale = Patch::Merge(json!({"spec": {"replicas": 5}}));
     deployments.patch_scale("cache", &PatchParams::default(), &scale).await.unwrap();
     objects.merge("cache", &json!({"spec": {"size": 1}})).await.unwrap();
-    operetta(&["reconcile", "memcached/cache", "-n", namespace.name()]);
+    let (_, said) = operetta(&["reconcile", "memcached/cache", "-n", namespace.name()]);
+    assert!(said.contains("reconcile requested; it is paused"), "{said}");
     // A neighbour is looked after meanwhile: what woke the paused one came before.
     objects.apply("neighbour", &json!({"size": 1, "containerPort": 11211})).await.unwrap();
     eventually("the neighbour has its Deployment", SOON, async || Ok(deployments.get("neighbour").await?))
