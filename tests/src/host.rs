@@ -16,10 +16,12 @@ use crate::{child::Child, components::Built, control_plane::run_dir::RunDir, eve
 pub mod log;
 pub mod metrics;
 pub mod plugin_dir;
+pub mod pod;
 
 pub use log::{Line, Log, Mark};
 pub use metrics::Metrics;
 pub use plugin_dir::{Document, PluginDir};
+pub use pod::Pod;
 
 /// A host listens in milliseconds; under the load of all tests at once on two cores it may wait for its turn.
 const LISTENS_WITHIN: Duration = Duration::from_secs(30);
@@ -40,6 +42,7 @@ pub struct Launch {
     metrics_address: String,
     environment: Vec<(String, String)>,
     arguments: Vec<String>,
+    pod: Option<(PathBuf, SocketAddr)>,
 }
 
 impl Launch {
@@ -54,7 +57,14 @@ impl Launch {
             metrics_address: "127.0.0.1:0".to_owned(),
             environment: Vec::new(),
             arguments: Vec::new(),
+            pod: None,
         }
+    }
+
+    /// As in a pod: no kubeconfig, but a service account's credentials and an address in the environment.
+    pub fn in_pod(mut self, pod: &Pod) -> Self {
+        self.pod = Some((pod.mount().to_owned(), pod.api_server()));
+        self
     }
 
     /// Works in this namespace only; asking again adds.
@@ -105,7 +115,15 @@ impl Launch {
 
     fn command(&self, plugins: &Path, state: &Path) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg("run").arg("--kubeconfig").arg(&self.kubeconfig);
+        command.arg("run");
+        match &self.pod {
+            None => command.arg("--kubeconfig").arg(&self.kubeconfig),
+            Some((mount, address)) => command
+                .arg("--service-account-dir")
+                .arg(mount)
+                .env("KUBERNETES_SERVICE_HOST", address.ip().to_string())
+                .env("KUBERNETES_SERVICE_PORT", address.port().to_string()),
+        };
         command.arg("--plugin-dir").arg(plugins).arg("--state-dir").arg(state);
         command.args(["--health-probe-bind-address", "127.0.0.1:0", "--log-format", "json"]);
         command.args(["--metrics-bind-address", &self.metrics_address, "--log-level", &self.log_level]);

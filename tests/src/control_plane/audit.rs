@@ -29,6 +29,19 @@ pub struct AuditLog {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(u64);
 
+/// What RBAC grants: a verb on a resource, somewhere.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Need {
+    /// The namespace; empty for what is done in none, or in all at once.
+    pub namespace: String,
+    /// The API group.
+    pub group: String,
+    /// The resource, with its subresource after a slash.
+    pub resource: String,
+    /// The verb.
+    pub verb: String,
+}
+
 /// One request, as the API server's `audit.k8s.io/v1` event describes it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -50,11 +63,14 @@ pub struct Request {
 #[derive(Debug, Clone, Deserialize)]
 struct User {
     username: String,
+    #[serde(default)]
+    extra: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Object {
+    api_group: String,
     resource: String,
     namespace: String,
     name: String,
@@ -75,6 +91,28 @@ impl Request {
     /// Whose rights counted: the impersonated user, or the authenticated one.
     pub fn acting_user(&self) -> &str {
         self.impersonated_user.as_ref().map_or(&self.user.username, |user| &user.username)
+    }
+
+    /// Whether the authenticated user acted as another one.
+    pub fn impersonates(&self) -> bool {
+        self.impersonated_user.is_some()
+    }
+
+    /// Which token the authenticated user showed: the identifier that is in it.
+    pub fn credential(&self) -> Option<&str> {
+        self.user.extra.get("authentication.kubernetes.io/credential-id")?.first().map(String::as_str)
+    }
+
+    /// What RBAC must have granted; none for paths that are no resources.
+    pub fn need(&self) -> Option<Need> {
+        let object = self.object_ref.as_ref()?;
+        let slash = if object.subresource.is_empty() { "" } else { "/" };
+        Some(Need {
+            namespace: object.namespace.clone(),
+            group: object.api_group.clone(),
+            resource: format!("{}{slash}{}", object.resource, object.subresource),
+            verb: self.verb.clone(),
+        })
     }
 
     /// The HTTP status of the answer; none while a watch still runs.

@@ -13,13 +13,13 @@ use kube::{
 };
 use operetta_tests::{
     eventually,
-    host::Host,
+    host::{Host, Launch},
     kinds::{Objects, state, text, volumes},
 };
 use serde_json::{Value, json};
 
 use crate::shared::{
-    SOON, TestNamespace, host, namespace, plug, position, reconciled, reconciles, settled, writes_since,
+    SOON, TestNamespace, launch, namespace, plug, position, reconciled, reconciles, run, settled, writes_since,
 };
 
 const PLUGIN: &str = "demo-volume";
@@ -33,9 +33,9 @@ struct Scene {
     claims: Api<PersistentVolumeClaim>,
 }
 
-async fn scene() -> Scene {
+async fn scene(launch: Launch) -> Scene {
     let namespace = namespace().await;
-    let host = host(&namespace).await;
+    let host = launch.namespace(namespace.name()).start(run()).await.unwrap();
     let volumes = volumes(&namespace.client(), namespace.name());
     let claims = namespace.api();
     Scene { namespace, host, volumes, claims }
@@ -71,7 +71,12 @@ impl Scene {
 
 #[tokio::test]
 async fn the_claim_is_made_once_and_what_cannot_grow_says_so() {
-    let scene = scene().await;
+    story(launch()).await;
+}
+
+/// What its users were promised, whatever rights the host has.
+pub async fn story(launch: Launch) {
+    let scene = scene(launch).await;
     plug(&scene.host, PLUGIN, |document| document).await;
     scene.volumes.apply("data", &spec(5)).await.unwrap();
     scene.is("data", "False/Pending").await;
@@ -114,7 +119,7 @@ async fn the_claim_is_made_once_and_what_cannot_grow_says_so() {
 
 #[tokio::test]
 async fn a_claim_that_is_bound_grows_with_its_object() {
-    let scene = scene().await;
+    let scene = scene(launch()).await;
     let unique = scene.namespace.name().to_owned();
     let classes = Api::<StorageClass>::all(scene.namespace.client());
     let disks = Api::<PersistentVolume>::all(scene.namespace.client());
@@ -177,7 +182,7 @@ async fn a_claim_that_is_bound_grows_with_its_object() {
 
 #[tokio::test]
 async fn a_claim_of_somebody_else_is_never_touched() {
-    let scene = scene().await;
+    let scene = scene(launch()).await;
     plug(&scene.host, PLUGIN, |document| document).await;
     let theirs: PersistentVolumeClaim = serde_json::from_value(json!({
         "metadata": {"name": "data"},

@@ -10,13 +10,13 @@ use kube::{
 };
 use operetta_tests::{
     eventually,
-    host::Host,
+    host::{Host, Launch},
     kinds::{Objects, immortals, state, text},
 };
 use serde_json::json;
 
 use crate::shared::{
-    SOON, TestNamespace, host, namespace, plug, position, reconciled, reconciles, run, settled, writes_since,
+    SOON, TestNamespace, launch, namespace, plug, position, reconciled, reconciles, run, settled, writes_since,
 };
 
 const PLUGIN: &str = "immortal-container";
@@ -30,9 +30,9 @@ struct Scene {
     pods: Api<Pod>,
 }
 
-async fn scene() -> Scene {
+async fn scene(launch: Launch) -> Scene {
     let namespace = namespace().await;
-    let host = host(&namespace).await;
+    let host = launch.namespace(namespace.name()).start(run()).await.unwrap();
     plug(&host, PLUGIN, |document| document).await;
     let immortals = immortals(&namespace.client(), namespace.name());
     let pods = namespace.api();
@@ -65,7 +65,12 @@ impl Scene {
 
 #[tokio::test]
 async fn a_pod_that_ends_in_any_way_is_followed_by_another_and_each_start_counts_once() {
-    let scene = scene().await;
+    story(launch()).await;
+}
+
+/// What its users were promised, whatever rights the host has.
+pub async fn story(launch: Launch) {
+    let scene = scene(launch).await;
     scene.immortals.apply("duncan", &json!({"image": "highlander:1"})).await.unwrap();
     let pod = scene.runs("duncan", 1).await;
     let spec = pod.spec.as_ref().unwrap();
@@ -128,7 +133,7 @@ async fn a_pod_that_ends_in_any_way_is_followed_by_another_and_each_start_counts
 
 #[tokio::test]
 async fn a_start_that_no_host_saw_is_made_when_one_is_back_and_none_counts_twice() {
-    let mut scene = scene().await;
+    let mut scene = scene(launch()).await;
     scene.immortals.apply("connor", &json!({"image": "highlander:1"})).await.unwrap();
     let pod = scene.runs("connor", 1).await;
     scene.host.kill().unwrap();
@@ -150,7 +155,7 @@ async fn a_start_that_no_host_saw_is_made_when_one_is_back_and_none_counts_twice
 
 #[tokio::test]
 async fn a_pod_of_somebody_else_is_never_touched() {
-    let scene = scene().await;
+    let scene = scene(launch()).await;
     let theirs: Pod = serde_json::from_value(json!({
         "metadata": {"name": "kurgan-immortalpod"},
         "spec": {"containers": [{"name": "theirs", "image": "theirs"}]},

@@ -14,6 +14,7 @@ mod dev;
 mod gate;
 mod identity;
 mod immortal;
+mod in_cluster;
 mod informers;
 mod install;
 mod layer;

@@ -10,13 +10,13 @@ use kube::{
 };
 use operetta_tests::{
     eventually,
-    host::Host,
+    host::{Host, Launch},
     kinds::{Objects, condition, memcacheds, state},
 };
 use serde_json::json;
 
 use crate::shared::{
-    SOON, TestNamespace, host, namespace, plug, position, reconciled, reconciles, settled, writes_since,
+    SOON, TestNamespace, launch, namespace, plug, position, reconciled, reconciles, run, settled, writes_since,
 };
 
 const PLUGIN: &str = "memcached";
@@ -30,9 +30,9 @@ struct Scene {
     deployments: Api<Deployment>,
 }
 
-async fn scene() -> Scene {
+async fn scene(launch: Launch) -> Scene {
     let namespace = namespace().await;
-    let host = host(&namespace).await;
+    let host = launch.namespace(namespace.name()).start(run()).await.unwrap();
     plug(&host, PLUGIN, |document| document).await;
     let memcacheds = memcacheds(&namespace.client(), namespace.name());
     let deployments = namespace.api();
@@ -63,7 +63,12 @@ impl Scene {
 
 #[tokio::test]
 async fn a_deployment_is_made_kept_as_described_and_gone_with_its_owner() {
-    let scene = scene().await;
+    story(launch()).await;
+}
+
+/// What its users were promised, whatever rights the host has.
+pub async fn story(launch: Launch) {
+    let scene = scene(launch).await;
     scene.memcacheds.apply("cache", &json!({"size": 2, "containerPort": 11211})).await.unwrap();
     let deployment = scene.rolled_out("cache", 2).await;
     let template = deployment.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
@@ -138,7 +143,7 @@ async fn a_deployment_is_made_kept_as_described_and_gone_with_its_owner() {
 
 #[tokio::test]
 async fn a_deployment_of_somebody_else_is_never_touched() {
-    let scene = scene().await;
+    let scene = scene(launch()).await;
     let theirs = serde_json::from_value(json!({
         "metadata": {"name": "taken"},
         "spec": {

@@ -5,14 +5,14 @@ use k8s_openapi::api::core::v1::Event;
 use kube::{ResourceExt as _, api::ListParams};
 use operetta_tests::{
     eventually,
-    host::Host,
+    host::{Host, Launch},
     kinds::{Objects, pet, pets, state, text},
     petstore::PetStore,
 };
 use serde_json::json;
 
 use crate::shared::{
-    SOON, TestNamespace, built, host, namespace, plug, position, reconciled, reconciles, run, settled, writes_since,
+    SOON, TestNamespace, built, launch, namespace, plug, position, reconciled, reconciles, run, settled, writes_since,
 };
 
 const PLUGIN: &str = "petstore";
@@ -25,9 +25,9 @@ struct Scene {
 }
 
 /// A namespace, an empty store, and a host that runs the plugin against both. Each pet is looked at again every `resync`.
-async fn scene(resync: &str) -> Scene {
+async fn scene(launch: Launch, resync: &str) -> Scene {
     let namespace = namespace().await;
-    let host = host(&namespace).await;
+    let host = launch.namespace(namespace.name()).start(run()).await.unwrap();
     let store = PetStore::start(run(), built()).await.unwrap();
     plug(&host, PLUGIN, |document| document.endpoint(PLUGIN, &store.endpoint()).setting("resync", resync)).await;
     let pets = pets(&namespace.client(), namespace.name());
@@ -64,7 +64,12 @@ impl Scene {
 
 #[tokio::test]
 async fn pets_are_mirrored_renamed_and_deleted_with_as_few_writes_as_can_be() {
-    let scene = scene("1h").await;
+    story(launch()).await;
+}
+
+/// What its users were promised, whatever rights the host has.
+pub async fn story(launch: Launch) {
+    let scene = scene(launch, "1h").await;
     let before = position(&scene.namespace).await;
     scene.pets.apply("thor", &pet("Thor", "dog")).await.unwrap();
     scene.pets.apply("tron", &pet("Tron", "cat")).await.unwrap();
@@ -105,7 +110,7 @@ async fn more(scene: &Scene, looks: f64) {
 
 #[tokio::test]
 async fn a_pet_that_is_as_desired_is_looked_at_and_never_written() {
-    let scene = scene("1s").await;
+    let scene = scene(launch(), "1s").await;
     scene.pets.apply("still", &pet("Still", "reptile")).await.unwrap();
     scene.id("still", "Still").await;
     // The event of its own last write may still be on its way.
@@ -122,7 +127,7 @@ async fn a_pet_that_is_as_desired_is_looked_at_and_never_written() {
 
 #[tokio::test]
 async fn a_pet_taken_out_of_the_store_comes_back() {
-    let scene = scene("1s").await;
+    let scene = scene(launch(), "1s").await;
     scene.pets.apply("lost", &pet("Lost", "bird")).await.unwrap();
     let first = scene.id("lost", "Lost").await;
     scene.store.delete(&first).await.unwrap();
@@ -138,7 +143,7 @@ async fn a_pet_taken_out_of_the_store_comes_back() {
 
 #[tokio::test]
 async fn while_the_store_is_down_a_pet_says_so_and_is_deletable_when_it_is_back() {
-    let scene = scene("1s").await;
+    let scene = scene(launch(), "1s").await;
     scene.pets.apply("patient", &pet("Patient", "dog")).await.unwrap();
     scene.id("patient", "Patient").await;
     let Scene { namespace, store, host, pets } = scene;
@@ -176,7 +181,7 @@ async fn while_the_store_is_down_a_pet_says_so_and_is_deletable_when_it_is_back(
 #[tokio::test]
 async fn a_host_killed_among_many_creations_leaves_one_pet_for_each_object() {
     const PETS: usize = 60;
-    let mut scene = scene("1h").await;
+    let mut scene = scene(launch(), "1h").await;
     let spec = pet("Many", "cat");
     let names: Vec<_> = (0..PETS).map(|number| format!("many-{number}")).collect();
     let creations = names.iter().map(|name| scene.pets.apply(name, &spec));

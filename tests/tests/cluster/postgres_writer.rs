@@ -15,9 +15,7 @@ use operetta_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::shared::{
-    SOON, TestNamespace, built, installed, namespace, plug, position, run, settled, shared, writes_since,
-};
+use crate::shared::{SOON, TestNamespace, installed, launch, namespace, plug, position, run, settled, writes_since};
 
 const PLUGIN: &str = "postgres-writer";
 const STUDENTS: &str =
@@ -31,11 +29,10 @@ struct Scene {
 }
 
 /// A namespace, an empty server, and a host that runs the plugin against both. Each row is looked at again every `resync`.
-async fn scene(resync: &str) -> Scene {
+async fn scene(launch: Launch, resync: &str) -> Scene {
     let namespace = namespace().await;
-    installed();
     let postgres = Postgres::start(run()).await.unwrap();
-    let launch = Launch::new(built(), shared().kubeconfig()).namespace(namespace.name());
+    let launch = launch.namespace(namespace.name());
     let host = launch.environment(postgres.environment()).start(run()).await.unwrap();
     plug(&host, PLUGIN, |document| document.setting("resync", resync)).await;
     let writers = writers(&namespace.client(), namespace.name());
@@ -80,7 +77,12 @@ impl Scene {
 
 #[tokio::test]
 async fn a_row_follows_its_object_from_table_to_table_and_goes_with_it() {
-    let scene = scene("5m").await;
+    story(launch()).await;
+}
+
+/// What its users were promised, whatever rights the host has.
+pub async fn story(launch: Launch) {
+    let scene = scene(launch, "5m").await;
     let id = scene.id("sample-student");
     scene.writers.apply("sample-student", &student("students", 23)).await.unwrap();
     let message = scene.is("sample-student", "False/TableMissing").await;
@@ -121,7 +123,7 @@ async fn a_row_follows_its_object_from_table_to_table_and_goes_with_it() {
 
 #[tokio::test]
 async fn a_row_deleted_by_hand_returns_and_one_that_is_there_costs_one_query() {
-    let scene = scene("1s").await;
+    let scene = scene(launch(), "1s").await;
     scene.postgres.sql(STUDENTS).await.unwrap();
     scene.writers.apply("alex", &student("students", 23)).await.unwrap();
     scene.is("alex", "True/Written").await;
@@ -152,7 +154,7 @@ async fn a_row_deleted_by_hand_returns_and_one_that_is_there_costs_one_query() {
 
 #[tokio::test]
 async fn while_the_database_is_down_nothing_is_lost_and_many_share_few_connections() {
-    let mut scene = scene("5m").await;
+    let mut scene = scene(launch(), "5m").await;
     scene.postgres.sql(STUDENTS).await.unwrap();
     scene.writers.apply("alex", &student("students", 23)).await.unwrap();
     scene.is("alex", "True/Written").await;
@@ -201,15 +203,20 @@ async fn while_the_database_is_down_nothing_is_lost_and_many_share_few_connectio
 #[tokio::test]
 async fn its_password_comes_from_a_secret_of_the_hosts_namespace_and_may_change() {
     let namespace = namespace().await;
-    installed();
+    let launch = launch().arguments(["--host-namespace", namespace.name()]);
+    let secrets = namespace.api();
+    secret_story(launch, namespace, secrets).await;
+}
+
+/// The same with a password in a Secret of the host's namespace.
+pub async fn secret_story(launch: Launch, namespace: TestNamespace, secrets: Api<Secret>) {
     let postgres = Postgres::start(run()).await.unwrap();
     postgres.sql(STUDENTS).await.unwrap();
     postgres.sql("CREATE ROLE writer LOGIN PASSWORD 'hush-one'; GRANT ALL ON students TO writer").await.unwrap();
-    let launch = Launch::new(built(), shared().kubeconfig()).namespace(namespace.name());
-    let host = launch.arguments(["--host-namespace", namespace.name()]).start(run()).await.unwrap();
+    let host = launch.namespace(namespace.name()).start(run()).await.unwrap();
     let environment = postgres.environment();
     let of = |name: &str| environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-    let component = built().component(PLUGIN).unwrap();
+    let component = installed().component(PLUGIN).unwrap();
     let document = Document::of(component).unwrap().setting("resync", "1s").field(
         &["spec", "grants", "databases"],
         json!([{
@@ -218,11 +225,10 @@ async fn its_password_comes_from_a_secret_of_the_hosts_namespace_and_may_change(
         }]),
     );
     host.plugins().put(PLUGIN, &component.code().unwrap(), &document).unwrap();
-    let command = format!("kubectl -n {} create secret generic people --from-literal=password=VALUE", namespace.name());
-    let says = |line: &Line| line.plugin() == PLUGIN && line.text("error").contains(&command);
+    let command = "create secret generic people --from-literal=password=VALUE";
+    let says = |line: &Line| line.plugin() == PLUGIN && line.text("error").contains(command);
     let line = host.log().until("what makes the Secret", Log::start(), SOON, says).await.unwrap();
     assert_eq!(line.text("phase"), "start", "{line}");
-    let secrets: Api<Secret> = namespace.api();
     let secret = |password: &str| -> Secret {
         serde_json::from_value(json!({"metadata": {"name": "people"}, "stringData": {"password": password}})).unwrap()
     };

@@ -62,10 +62,14 @@ pub fn installed() -> &'static Built {
     built()
 }
 
+/// A host as a person starts it, with the rights of the kubeconfig.
+pub fn launch() -> Launch {
+    Launch::new(installed(), shared().kubeconfig())
+}
+
 /// A host that works in this namespace only, with an empty plugin directory.
 pub async fn host(namespace: &TestNamespace) -> Host {
-    installed();
-    Launch::new(built(), shared().kubeconfig()).namespace(namespace.name()).start(run()).await.unwrap()
+    launch().namespace(namespace.name()).start(run()).await.unwrap()
 }
 
 /// Puts a component into the host under its own name and waits until it runs.

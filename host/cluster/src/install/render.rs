@@ -48,8 +48,8 @@ pub fn render(installation: &Installation) -> Result<Vec<Value>, InstallError> {
 }
 
 /// The host's own rights, with the account that has them: to act as the service accounts of `plugins` (and of no other namespace: whoever may act as any account may do
-/// anything), to know what kinds there are, to read Plugins and say what became of them. None on users' objects. Asking what an account may do
-/// (SelfSubjectAccessReview) is everyone's right.
+/// anything), to know what kinds there are, to follow Plugins, say what became of them and read the components that lie beside it, and to be the one host that works. None on
+/// users' objects. Asking what an account may do (SelfSubjectAccessReview) is everyone's right. A test compares these rules with what a host asked for.
 pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace) -> Vec<Value> {
     let labels = json!({"app.kubernetes.io/managed-by": "operetta", "app.kubernetes.io/name": "operetta"});
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
@@ -61,9 +61,10 @@ pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace) -> Vec<Value> {
         }
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name.as_str(), "labels": labels}})
     };
-    let granted = |kind: &str, namespace: Option<&Namespace>, rules: Vec<Value>| {
-        let metadata = json!({"name": "operetta", "namespace": namespace.map(Namespace::as_str), "labels": labels});
-        role(kind, &without_nulls(metadata), account, &rules)
+    // Roles have a name each, since their namespaces may be one.
+    let granted = |kind: &str, name: &str, namespace: Option<&str>, rules: &[Value]| {
+        let metadata = json!({"name": name, "namespace": namespace, "labels": labels});
+        role(kind, &without_nulls(metadata), account, rules)
     };
     let mut objects = vec![
         namespace(&account.namespace),
@@ -75,22 +76,28 @@ pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace) -> Vec<Value> {
     ];
     objects.extend(granted(
         "ClusterRole",
+        "operetta",
         None,
-        vec![
-            rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get", "list", "watch"]),
-            rule("operetta.dev", &["plugins"], &["get", "list", "watch"]),
+        &[
+            rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["list", "watch"]),
+            // Patched for the host's finalizer.
+            rule("operetta.dev", &["plugins"], &["list", "patch", "watch"]),
             rule("operetta.dev", &["plugins/status"], &["patch"]),
-            rule("events.k8s.io", &["events"], &["create", "patch"]),
         ],
     ));
-    objects.extend(granted("Role", Some(plugins), vec![rule("", &["serviceaccounts"], &["get", "impersonate"])]));
-    // In the host's own namespace: the Lease of leader election, the events that tell who leads, and what Plugins refer to (credentials, certificates to trust).
-    let own = vec![
+    let accounts = [rule("", &["serviceaccounts"], &["get", "impersonate"])];
+    objects.extend(granted("Role", "operetta-accounts", Some(plugins.as_str()), &accounts));
+    // Events about what lives in no namespace, such as Plugins, lie here.
+    let events = [rule("events.k8s.io", &["events"], &["create", "patch"])];
+    objects.extend(granted("Role", "operetta-events", Some("default"), &events));
+    let own = [
         rule("coordination.k8s.io", &["leases"], &["create", "get", "list", "update", "watch"]),
+        // Who leads.
         rule("events.k8s.io", &["events"], &["create"]),
+        // What Plugins refer to: components, credentials, certificates to trust.
         rule("", &["configmaps", "secrets"], &["get"]),
     ];
-    objects.extend(granted("Role", Some(&account.namespace), own));
+    objects.extend(granted("Role", "operetta", Some(account.namespace.as_str()), &own));
     objects
 }
 
