@@ -115,7 +115,11 @@ enum Command {
     Completions(CompletionsArgs),
     /// Compile a component from standard input to standard output, within limits (what `run` starts for each new component)
     #[command(hide = true)]
-    CompileComponent,
+    CompileComponent {
+        /// Code that is there sooner and runs slower
+        #[arg(long)]
+        quick: bool,
+    },
 }
 
 /// Which cluster.
@@ -270,7 +274,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         // Without a runtime and its threads: the child lives under a limit of memory.
-        Command::CompileComponent => return operetta_sandbox::compile_main(),
+        Command::CompileComponent { quick } => return operetta_sandbox::compile_main(quick),
         Command::New(args) => crate::new::new(&args),
         Command::Dev(args) => block_on(crate::dev::dev(args)),
         Command::Run(args) => block_on(crate::run::run(args)),

@@ -29,7 +29,7 @@ use crate::{
     exit::Failed,
     generate::COMMAND_CONCURRENCY,
     install::installation,
-    loader::sandbox,
+    loader::quick_sandbox,
 };
 
 /// What the cluster refused, or did not answer, is tried again after this time even if nobody saves.
@@ -85,7 +85,7 @@ pub(crate) async fn dev(args: DevArgs) -> anyhow::Result<()> {
     let mut run = Plain::try_parse_from(plain)?.run;
     (run.cluster, run.namespace) = (args.cluster, args.namespace);
     let workshop = Workshop {
-        sandbox: sandbox(&place.state, COMMAND_CONCURRENCY)?,
+        sandbox: quick_sandbox(&place.state, COMMAND_CONCURRENCY)?,
         how: Build { profile: args.profile, abandonable: true },
         plugins: place.plugins.clone(),
         project,

@@ -26,6 +26,18 @@ use crate::{
 /// # Errors
 /// The folder cannot be used, or the machine refuses the address space.
 pub fn sandbox(state: &Path, concurrency: u16) -> anyhow::Result<Sandbox> {
+    compiled_by(&["compile-component"], state, concurrency)
+}
+
+/// One whose code is there sooner and runs slower, for what lives until somebody saves again.
+///
+/// # Errors
+/// As for [`sandbox`].
+pub fn quick_sandbox(state: &Path, concurrency: u16) -> anyhow::Result<Sandbox> {
+    compiled_by(&["compile-component", "--quick"], state, concurrency)
+}
+
+fn compiled_by(command: &[&str], state: &Path, concurrency: u16) -> anyhow::Result<Sandbox> {
     let own = std::env::current_exe().context("where this program lies")?;
     // The program compiles in a copy of itself, even if its file was replaced meanwhile.
     let own = if Path::new("/proc/self/exe").exists() { PathBuf::from("/proc/self/exe") } else { own };
@@ -34,7 +46,7 @@ pub fn sandbox(state: &Path, concurrency: u16) -> anyhow::Result<Sandbox> {
         ..SandboxConfig::new(
             state.join("compiled"),
             state.join("compiled.key"),
-            vec![own.into(), "compile-component".into()],
+            std::iter::once(own.into()).chain(command.iter().map(Into::into)).collect(),
         )
     };
     Ok(Sandbox::new(config)?)

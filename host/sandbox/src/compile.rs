@@ -134,9 +134,10 @@ pub(crate) async fn compile(
     })
 }
 
-/// What the child runs: the whole of `main` for a program or a hidden subcommand that serves as [`crate::SandboxConfig::compiler`].
-pub fn compile_main() -> ExitCode {
-    match compile_stdin() {
+/// What the child runs: the whole of `main` for a program or a hidden subcommand that serves as [`crate::SandboxConfig::compiler`]. Where it is `quick`, the code is there
+/// sooner and runs slower.
+pub fn compile_main(quick: bool) -> ExitCode {
+    match compile_stdin(quick) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             let _ = writeln!(std::io::stderr(), "{why}");
@@ -145,7 +146,7 @@ pub fn compile_main() -> ExitCode {
     }
 }
 
-fn compile_stdin() -> Result<(), String> {
+fn compile_stdin(quick: bool) -> Result<(), String> {
     let mut stdin = std::io::stdin().lock();
     let mut number = || {
         let mut bytes = [0; 8];
@@ -166,7 +167,7 @@ fn compile_stdin() -> Result<(), String> {
     let _ = rustix::process::nice(5);
     let mut wasm = Vec::new();
     stdin.read_to_end(&mut wasm).map_err(|e| format!("cannot read the component: {e}"))?;
-    let code = engine::for_compiling()
+    let code = engine::for_compiling(quick)
         .and_then(|engine| engine.precompile_component(&wasm))
         .map_err(|error| format!("{error:#}").replace('\n', " "))?;
     std::io::stdout().write_all(&code).map_err(|e| format!("cannot write the code: {e}"))

@@ -105,6 +105,9 @@ fn line(level: Level, target: &str, mut fields: Fields) -> String {
     for known in ["plugin", "controller", "reconcile_id"] {
         fields.take(known);
     }
+    if let Some(took) = fields.0.get_mut("took") {
+        *took = short(took);
+    }
     let mut take = |name: &str| fields.take(name).unwrap_or_default();
     match (target, message.as_str()) {
         ("plugin", _) => {
@@ -129,6 +132,13 @@ fn line(level: Level, target: &str, mut fields: Fields) -> String {
     }
 }
 
+/// A duration without the digits that nobody reads: `1.0ms` for `1.032195ms`.
+fn short(duration: &str) -> String {
+    let Some((whole, rest)) = duration.split_once('.') else { return duration.to_owned() };
+    let unit = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    format!("{whole}.{}{unit}", rest.get(..1).unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,9 +159,14 @@ mod tests {
                 line(
                     Level::DEBUG,
                     "operetta::controller",
-                    of(&[("message", "reconciled"), ("took", "2ms"), ("cause", "Changed"), ("outcome", "AwaitChange")]),
+                    of(&[
+                        ("message", "reconciled"),
+                        ("took", "2.034518ms"),
+                        ("cause", "Changed"),
+                        ("outcome", "AwaitChange"),
+                    ]),
                 ),
-                "default/a reconciled in 2ms (Changed): AwaitChange",
+                "default/a reconciled in 2.0ms (Changed): AwaitChange",
             ),
             (
                 line(
