@@ -3,7 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use operetta_cluster::{Cluster, client, identity::Impersonation, vault::Vault};
+use operetta_cluster::{
+    Cluster,
+    client::{self, Target},
+    identity::Impersonation,
+    vault::Vault,
+};
 use operetta_core::{
     cache::Scope,
     name::{NameError, Namespace, PluginName, ServiceAccount},
@@ -63,7 +68,8 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let gained = stop.run_until_cancelled(leadership).await;
     let Some(mut leadership) = gained.transpose()? else { return Ok(()) };
 
-    let vault = Vault::new(client.clone(), args.host_namespace.map_or_else(own_namespace, Ok)?);
+    let vault =
+        Vault::new(client.clone(), args.host_namespace.map_or_else(|| own_namespace(&args.cluster.target()), Ok)?);
     let cluster = Arc::new(Cluster::new(client.clone(), Arc::new(Impersonation::new(client))));
     let observer = {
         let metrics = metrics.clone();
@@ -101,9 +107,8 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
 }
 
 /// The pod's own namespace, and where there is no pod, where the host would be deployed.
-fn own_namespace() -> Result<Namespace, NameError> {
-    let told = std::fs::read_to_string("/var/run/secrets/kubernetes.io/serviceaccount/namespace");
-    Namespace::parse(told.as_deref().map_or(crate::deploy::NAMESPACE, str::trim))
+fn own_namespace(target: &Target) -> Result<Namespace, NameError> {
+    Namespace::parse(client::pod_namespace(target).as_deref().unwrap_or(crate::deploy::NAMESPACE))
 }
 
 /// Waits for the API server, with a word in the log about why.

@@ -176,6 +176,12 @@ pub async fn configuration(target: &Target) -> Result<Config, ConnectError> {
     Ok(config)
 }
 
+/// The namespace of this pod; none where this is no pod.
+pub fn pod_namespace(target: &Target) -> Option<String> {
+    let dir = target.service_account_dir.as_deref().unwrap_or(Path::new(SERVICE_ACCOUNT_DIR));
+    std::fs::read_to_string(dir.join("namespace")).ok().map(|text| text.trim().to_owned())
+}
+
 /// The pod's own account, as every Kubernetes client finds it; none where the environment names no API server. Token and CA certificate are read again every minute, since
 /// both are exchanged while the pod runs.
 fn in_cluster(dir: &Path) -> Result<Option<Config>, ConnectError> {
