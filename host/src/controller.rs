@@ -40,9 +40,6 @@ use crate::{
 /// A plugin that asks to be called again at once is called again after this time: as long as the first retry waits, so that it cannot spin.
 const SOONEST: Duration = Duration::from_millis(50);
 
-/// How often the log says that keys wait.
-const SELDOM: Duration = Duration::from_mins(10);
-
 /// What the controllers of one plugin share.
 pub struct Shared {
     /// The plugin.
@@ -380,19 +377,15 @@ impl Dispatcher {
     async fn run(self) {
         let dispatcher = Arc::new(self);
         let shared = &dispatcher.shared;
-        let mut told = None;
         loop {
             dispatcher.queue.ready().await;
             // The places first and the key last, so that what is most urgent goes when there is room.
             let own_share = shared.version.load().own_share.clone();
             if own_share.available_permits() == 0 {
                 dispatcher.metrics.exceeded(Limit::Concurrency);
-                if told.is_none_or(|told: Instant| told.elapsed() > SELDOM) {
-                    told = Some(Instant::now());
-                    tracing::info!(
-                        "keys wait for reconciles that run; limits.concurrency in the Plugin document sets how many run at once"
-                    );
-                }
+                tracing::debug!(
+                    "keys wait for reconciles that run; limits.concurrency in the Plugin document sets how many run at once"
+                );
             }
             // An error means that another version took over, with a share of its own.
             let Ok(own) = own_share.acquire_owned().await else { continue };

@@ -139,7 +139,10 @@ impl InUse {
             let (mut answer, mut bytes) = (SqlRows::default(), 0);
             while let Some(row) = stream.try_next().await.map_err(|e| failure(&e))? {
                 if answer.rows.len() == statement.max_rows {
-                    let text = format!("the answer has more than {} rows, as max-rows allows", statement.max_rows);
+                    let text = format!(
+                        "the answer has more than {} rows, as max-rows and limits.rows allow",
+                        statement.max_rows
+                    );
                     return Err(SqlError::TooLarge(text));
                 }
                 if answer.columns.is_empty() {
