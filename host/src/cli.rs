@@ -9,6 +9,7 @@ use operetta_core::name::Namespace;
 use crate::{
     adopt::AdoptArgs,
     build::BuildArgs,
+    catalog::CatalogArgs,
     completions::{CompletionsArgs, completions},
     deploy::{DeployArgs, UndeployArgs},
     dev::DevArgs,
@@ -45,7 +46,7 @@ enum Command {
         Example:\n  cd greeter\n  operetta dev --namespace default"
     )]
     Dev(DevArgs),
-    /// Run the plugins of a directory against a cluster
+    /// Run the plugins of a directory and the Plugins of a cluster against that cluster
     #[command(
         after_help = "Copy NAME.wasm and NAME.yaml into the plugin directory and the plugin runs; replace the file and the new code takes over; remove both and it stops.\n\n\
         Example:\n  operetta install petstore.wasm\n  operetta run --plugin-dir ./plugins --namespace default"
@@ -53,7 +54,7 @@ enum Command {
     Run(RunArgs),
     /// Apply the CRDs, the service account and the RBAC of components to a cluster, with your own rights
     #[command(
-        after_help = "Grants come from NAME.yaml beside NAME.wasm where there is one, else the component gets all that it asks for.\n\nEverything that can be known to fail is found before anything is written: rights that you lack, kinds of other plugins, versions that objects are stored in.\n\nExamples:\n  operetta install petstore.wasm memcached.wasm\n  operetta install petstore.wasm --dry-run"
+        after_help = "Grants come from NAME.yaml beside NAME.wasm where there is one, else the component gets all that it asks for.\n\nEverything that can be known to fail is found before anything is written: rights that you lack, kinds of other plugins, versions that objects are stored in.\n\nExamples:\n  operetta install petstore.wasm memcached.wasm\n  operetta install petstore.wasm --plugin && kubectl wait --for=condition=Ready plugin/petstore\n  operetta install petstore.wasm --dry-run"
     )]
     Install(InstallArgs),
     /// Take back what `install` brought: CRDs, service accounts and RBAC of plugins
@@ -182,13 +183,12 @@ pub(crate) struct StateArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
-    /// The directory with NAME.wasm and NAME.yaml of each plugin
-    #[arg(long, value_name = "DIR")]
-    pub(crate) plugin_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) catalog: CatalogArgs,
     /// Work in this namespace only; may be repeated; all unless told
     #[arg(long, value_name = "NAMESPACE")]
     pub(crate) namespace: Vec<Namespace>,
-    /// Where the Secrets and ConfigMaps lie that Plugins take credentials from; the pod's own namespace unless told, and operetta-system outside of a cluster
+    /// Where the Secrets and ConfigMaps lie that Plugins take credentials and components from; the pod's own namespace unless told, and operetta-system outside of a cluster
     #[arg(long, value_name = "NAMESPACE")]
     pub(crate) host_namespace: Option<Namespace>,
     /// Where /metrics is served; 0 for nowhere
@@ -227,6 +227,12 @@ pub(crate) struct InstallArgs {
     pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+    /// Put the component into the cluster too, as ConfigMaps and a Plugin that names them: the host runs it from there
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) plugin: bool,
+    /// With --plugin: where the host looks for ConfigMaps
+    #[arg(long, value_name = "NAMESPACE", default_value = crate::deploy::NAMESPACE)]
+    pub(crate) host_namespace: Namespace,
     #[command(flatten)]
     pub(crate) state: StateArgs,
 }

@@ -2,6 +2,8 @@
 //!
 //! What reconciles is asked for anew before each run, so that new code takes over between two reconciles. Knows neither wasmtime nor kube: it sees the ports of the core.
 
+mod holders;
+
 use std::{
     collections::BTreeSet,
     panic::AssertUnwindSafe,
@@ -32,9 +34,11 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 
+pub use self::holders::{Holder, Holders};
 use crate::{
     paused::Paused,
     telemetry::{ControllerMetrics, Metrics, ReconcileLog},
+    vitals::Vitals,
 };
 
 /// A plugin that asks to be called again at once is called again after this time: as long as the first retry waits, so that it cannot spin.
@@ -52,6 +56,8 @@ pub struct Shared {
     pub tenant: Tenant,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What its Plugin's status tells.
+    pub vitals: Arc<Vitals>,
 }
 
 impl Shared {
@@ -67,8 +73,29 @@ impl Shared {
     }
 }
 
+/// Whose turn comes at all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Every key's.
+    #[default]
+    Run,
+    /// Only of objects that are being deleted: the plugin is to go.
+    Drain,
+    /// Nobody's.
+    Rest,
+}
+
+impl Mode {
+    /// So many places for reconciles.
+    pub fn share(self, concurrency: usize) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(if self == Self::Rest { 0 } else { concurrency }))
+    }
+}
+
 /// What runs when a key's turn comes. A reconcile in flight ends with the version that it began with.
 pub struct Version {
+    /// Whose turn comes.
+    pub mode: Mode,
     /// The code.
     pub reconciler: Arc<dyn Reconciler>,
     /// Its ways out; the log is exchanged for one that names the object.
@@ -111,6 +138,7 @@ pub struct Controller {
     stop: CancellationToken,
     running: TaskTracker,
     caches: watch::Receiver<Caches>,
+    holders: Arc<Holders>,
 }
 
 /// How far the watches of a controller have come.
@@ -144,11 +172,20 @@ impl Controller {
         let running = TaskTracker::new();
         let span = tracing::info_span!("controller", plugin = %shared.plugin, controller = %spec.name);
 
-        let listener = Listener::new(queue.clone(), paused.clone(), &spec, watches, tell);
+        let holders = Arc::new(Holders::default());
+        let listener = Listener::new(queue.clone(), paused.clone(), holders.clone(), &spec, watches, tell);
         tokio::spawn(stop.clone().run_until_cancelled_owned(listener.run(inbox)).instrument(span.clone()));
         let primary = spec.primary.clone();
-        let dispatcher =
-            Dispatcher { caller, shared, primary, queue: queue.clone(), paused, running: running.clone(), metrics };
+        let dispatcher = Dispatcher {
+            caller,
+            shared,
+            primary,
+            queue: queue.clone(),
+            paused,
+            holders: holders.clone(),
+            running: running.clone(),
+            metrics,
+        };
         let before = before.map(|before| before.running.clone());
         let work = async move {
             if let Some(before) = before {
@@ -157,12 +194,22 @@ impl Controller {
             dispatcher.run().await;
         };
         running.spawn(stop.clone().run_until_cancelled_owned(work).instrument(span));
-        Self { spec, queue, commands, stop, running, caches }
+        Self { spec, queue, commands, stop, running, caches, holders }
     }
 
     /// What the manifest says of it.
     pub fn spec(&self) -> &manifest::Controller {
         &self.spec
+    }
+
+    /// Which objects hold what only this controller removes.
+    pub fn holders(&self) -> &Arc<Holders> {
+        &self.holders
+    }
+
+    /// Whether all objects that existed when its watches began are known.
+    pub fn is_synced(&self) -> bool {
+        *self.caches.borrow() == Caches::Synced
     }
 
     /// Waits until all objects that existed when its watches began are known; for ever if they are lost before.
@@ -225,6 +272,8 @@ type Told = (Arc<[Source]>, Option<Change>);
 struct Listener {
     queue: Arc<WorkQueue<ObjectKey>>,
     paused: Arc<Paused>,
+    holders: Arc<Holders>,
+    spec: manifest::Controller,
     router: Router,
     changes: SelectAll<BoxStream<'static, Told>>,
     /// What keeps the subscriptions.
@@ -245,10 +294,12 @@ impl Listener {
     fn new(
         queue: Arc<WorkQueue<ObjectKey>>,
         paused: Arc<Paused>,
+        holders: Arc<Holders>,
         spec: &manifest::Controller,
         watches: Watches,
         caches: watch::Sender<Caches>,
     ) -> Self {
+        holders.clear();
         let mut kind = watch::channel(None).1;
         let mut changes = SelectAll::new();
         let mut guards = Vec::new();
@@ -265,6 +316,8 @@ impl Listener {
         Self {
             queue,
             paused,
+            holders,
+            spec: spec.clone(),
             router: Router::new(spec),
             changes,
             missing: guards.len(),
@@ -299,7 +352,7 @@ impl Listener {
                     Some(Command::Watch(spec, watches, caches)) => {
                         let mut vanished = self.vanished;
                         vanished.append(&mut self.primaries);
-                        self = Self::new(self.queue, self.paused, &spec, watches, caches);
+                        self = Self::new(self.queue, self.paused, self.holders, &spec, watches, caches);
                         (self.vanished, self.cause) = (vanished, Cause::Resync);
                         resync = period(self.resync);
                     }
@@ -345,6 +398,8 @@ impl Listener {
                 } else if self.primaries.remove(key) && found_early {
                     self.vanished.insert(key.clone());
                 }
+                self.holders.count_objects(self.primaries.len());
+                self.holders.update(&self.spec, key, new.as_deref());
             }
             // The router is asked in any case: it keeps who refers to what.
             for woken in self.router.route(role, change, kind.as_ref()) {
@@ -369,6 +424,7 @@ struct Dispatcher {
     primary: Resource,
     queue: Arc<WorkQueue<ObjectKey>>,
     paused: Arc<Paused>,
+    holders: Arc<Holders>,
     running: TaskTracker,
     metrics: Arc<ControllerMetrics>,
 }
@@ -380,8 +436,11 @@ impl Dispatcher {
         loop {
             dispatcher.queue.ready().await;
             // The places first and the key last, so that what is most urgent goes when there is room.
-            let own_share = shared.version.load().own_share.clone();
-            if own_share.available_permits() == 0 {
+            let (own_share, mode) = {
+                let version = shared.version.load();
+                (version.own_share.clone(), version.mode)
+            };
+            if own_share.available_permits() == 0 && mode != Mode::Rest {
                 dispatcher.metrics.exceeded(Limit::Concurrency);
                 tracing::debug!(
                     "keys wait for reconciles that run; limits.concurrency in the Plugin document sets how many run at once"
@@ -401,8 +460,9 @@ impl Dispatcher {
 
     async fn reconcile(self: Arc<Self>, job: Job<ObjectKey>) {
         let version = self.shared.version.load_full();
-        // Whatever woke it; when a person lets it go on, that wakes it again.
-        if !version.scope.contains(job.key.namespace.as_ref()) || self.paused.contains(&job.key) {
+        // Whatever woke it; when a person lets it go on, or the plugin is not to go after all, that wakes it again.
+        let drained = version.mode == Mode::Drain && !self.holders.is_leaving(&job.key);
+        if !version.scope.contains(job.key.namespace.as_ref()) || self.paused.contains(&job.key) || drained {
             self.queue.done(&job.key, Next::Await);
             return;
         }
@@ -422,6 +482,7 @@ impl Dispatcher {
         let result = run.await.unwrap_or_else(|panic| Err(Failure::Host(format!("it panicked: {}", told(&*panic)))));
         let took = started.elapsed();
         counted.end(&result, took);
+        self.shared.vitals.reconciled(&self.caller.controller, &job.key, &result);
         let next = match &result {
             Ok(Outcome::AwaitChange) | Err(Failure::Terminal(_)) => Next::Await,
             Ok(Outcome::RequeueAfter(delay)) => Next::After((*delay).max(SOONEST)),

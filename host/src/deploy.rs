@@ -1,7 +1,6 @@
 //! `operetta deploy` and `operetta undeploy`: the host itself in a cluster. What is applied is what `config/` holds, from the one source in [`objects`].
 
 use anyhow::Context as _;
-use kube::CustomResourceExt as _;
 use operetta_cluster::install::{How, Installed, apply, host_rbac, plugins, remove};
 use operetta_core::name::{AccountName, Namespace, ServiceAccount};
 use serde_json::{Value, json};
@@ -113,7 +112,7 @@ impl Objects {
 pub(crate) fn objects(namespace: &Namespace, image: &str) -> anyhow::Result<Objects> {
     let account = ServiceAccount { namespace: namespace.clone(), name: AccountName::parse(NAME)? };
     Ok(Objects {
-        crd: serde_json::to_value(operetta_api::Plugin::crd())?,
+        crd: serde_json::to_value(operetta_api::crd())?,
         rbac: host_rbac(&account, &accounts()?),
         deployment: deployment(&account, image),
         budget: json!({

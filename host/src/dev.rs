@@ -81,6 +81,8 @@ pub(crate) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         place.state.as_os_str(),
         "--metrics-bind-address=0".as_ref(),
         "--health-probe-bind-address=0".as_ref(),
+        // The Plugins of the cluster are another host's.
+        "--plugin-selector=operetta.dev/dev".as_ref(),
     ];
     let mut run = Plain::try_parse_from(plain)?.run;
     (run.cluster, run.namespace) = (args.cluster, args.namespace);

@@ -40,7 +40,14 @@ pub enum Entry {
         /// `NAME.yaml`.
         yaml: String,
     },
-    /// One of them is missing or cannot be read; the text says which and what to do.
+    /// The component alone.
+    WithoutDocument {
+        /// `NAME.wasm`.
+        wasm: Bytes,
+        /// Why it does not run, and what to do.
+        why: String,
+    },
+    /// The component is missing, or one of them cannot be read; the text says which and what to do.
     Incomplete(String),
     /// Nothing any more.
     Gone,
@@ -133,9 +140,9 @@ impl Directory {
         Ok(directory)
     }
 
-    /// How many changes have been found and not been told yet.
-    pub fn untold(&self) -> usize {
-        self.found.len()
+    /// A change that has been found already.
+    pub fn try_next(&mut self) -> Option<Found> {
+        self.found.pop_front()
     }
 
     /// The next change. Cancel-safe.
@@ -265,10 +272,19 @@ impl Directory {
         let mut failed = false;
         let entry = match &stamps {
             [None, None] => Entry::Gone,
-            [Some(_), None] => Entry::Incomplete(format!(
-                "{name}.wasm has no {name}.yaml beside it, so nothing is granted to it; `operetta generate plugin {0}` writes one to read and cut",
-                wasm.display()
-            )),
+            [Some(_), None] => match read(&wasm, MAX_WASM) {
+                Ok(bytes) => Entry::WithoutDocument {
+                    wasm: bytes.into(),
+                    why: format!(
+                        "{name}.wasm has no {name}.yaml beside it, so nothing is granted to it; `operetta generate plugin {0}` writes one to read and cut",
+                        wasm.display()
+                    ),
+                },
+                Err(error) => {
+                    failed = true;
+                    Entry::Incomplete(error)
+                }
+            },
             [None, Some(_)] => Entry::Incomplete(format!(
                 "{name}.yaml has no {name}.wasm beside it; copy the component there, or remove the document"
             )),

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, path::Path};
 
 use anyhow::Context as _;
+use operetta_api::PluginSpec;
 use operetta_cluster::install::{Change, InstallError, Installation, Installed, Plan, essence};
 use operetta_core::{manifest::Manifest, name::PluginName};
 use serde_json::Value;
@@ -11,15 +12,22 @@ use crate::{
     cli::InstallArgs,
     diff::unified,
     generate::COMMAND_CONCURRENCY,
-    loader::{load_file, read_document, sandbox},
+    loader::{load_file, read_document, read_file, sandbox},
     output::print,
+    publish::Publication,
 };
 
 pub(crate) async fn install(args: InstallArgs) -> anyhow::Result<()> {
     let sandbox = sandbox(&args.state.state_dir, COMMAND_CONCURRENCY)?;
-    let mut installations = Vec::new();
+    let (mut installations, mut publications) = (Vec::new(), Vec::new());
     for file in &args.files {
         let (name, component) = load_file(&sandbox, file).await?;
+        publications.push(Publication {
+            plugin: name.clone(),
+            host_namespace: args.host_namespace.clone(),
+            spec: spec(&name, component.manifest(), file)?,
+            wasm: read_file(file)?.1,
+        });
         installations.push(installation(name, component.manifest(), file)?);
     }
     check_together(&installations)?;
@@ -31,12 +39,15 @@ pub(crate) async fn install(args: InstallArgs) -> anyhow::Result<()> {
         plans.push(Plan::of(&client, installation, args.force).await.with_context(in_plugin)?);
     }
     let mut done = Vec::new();
-    for (plan, installation) in plans.iter().zip(&installations) {
-        let installed = if args.dry_run {
+    for ((plan, installation), publication) in plans.iter().zip(&installations).zip(&publications) {
+        let mut installed: Vec<_> = if args.dry_run {
             plan.changes.iter().map(|c| Installed { what: c.what.clone(), outcome: c.outcome() }).collect()
         } else {
             plan.apply(&client).await.with_context(|| format!("plugin {}", installation.plugin))?
         };
+        if args.plugin {
+            installed.extend(publication.apply(&client, args.force).await?);
+        }
         if args.output.output.is_none() {
             if args.dry_run {
                 print(&plan.changes.iter().map(difference).collect::<Result<String, _>>()?)?;
@@ -81,10 +92,7 @@ fn check_together(installations: &[Installation]) -> Result<(), InstallError> {
 /// # Errors
 /// The document is there and cannot be used.
 pub(crate) fn installation(name: PluginName, manifest: &Manifest, file: &Path) -> anyhow::Result<Installation> {
-    let spec = match read_document(&name, file)? {
-        Some(spec) => spec,
-        None => operetta_api::parse(&name, &operetta_api::render(&name, manifest)?)?.spec,
-    };
+    let spec = spec(&name, manifest, file)?;
     Ok(Installation {
         account: spec.account(&name)?,
         scope: spec.scope(),
@@ -93,4 +101,12 @@ pub(crate) fn installation(name: PluginName, manifest: &Manifest, file: &Path) -
         events: spec.grants.events,
         rules: spec.grants.rules,
     })
+}
+
+/// As the Plugin document beside it says, or with all that it asks for where there is none.
+fn spec(name: &PluginName, manifest: &Manifest, file: &Path) -> anyhow::Result<PluginSpec> {
+    match read_document(name, file)? {
+        Some(spec) => Ok(spec),
+        None => Ok(operetta_api::parse(name, &operetta_api::render(name, manifest)?)?.spec),
+    }
 }

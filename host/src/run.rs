@@ -7,6 +7,7 @@ use operetta_cluster::{
     Cluster,
     client::{self, Target},
     identity::Impersonation,
+    plugins::Plugins,
     vault::Vault,
 };
 use operetta_core::{
@@ -20,11 +21,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    catalog::Catalog,
     cli::RunArgs,
     directory::Directory,
     election::Leadership,
     loader::{LastGoodFolder, SandboxLoader, sandbox},
     plugin::{Claims, Host, Identities},
+    plugin_objects::ClusterObjects,
     supervisor::supervise,
     telemetry::{self, Health, Metrics},
 };
@@ -52,11 +55,11 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
         version = env!("CARGO_PKG_VERSION"),
         metrics = metrics_at.map(tracing::field::display),
         probes = probes_at.map(tracing::field::display),
-        plugin_dir = %args.plugin_dir.display(),
+        plugin_dir = args.catalog.plugin_dir.as_deref().map(|dir| tracing::field::display(dir.display())),
         "serving"
     );
 
-    let directory = Directory::watch(&args.plugin_dir)?;
+    let directory = args.catalog.plugin_dir.as_deref().map(Directory::watch).transpose()?;
     let sandbox = sandbox(&args.state.state_dir, args.max_concurrent_reconciles)?;
     let client = client::connect_observed(&args.cluster.target(), {
         let metrics = metrics.clone();
@@ -68,9 +71,11 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let gained = stop.run_until_cancelled(leadership).await;
     let Some(mut leadership) = gained.transpose()? else { return Ok(()) };
 
-    let vault =
-        Vault::new(client.clone(), args.host_namespace.map_or_else(|| own_namespace(&args.cluster.target()), Ok)?);
+    let namespace = args.host_namespace.map_or_else(|| own_namespace(&args.cluster.target()), Ok)?;
+    let vault = Vault::new(client.clone(), namespace.clone());
     let cluster = Arc::new(Cluster::new(client.clone(), Arc::new(Impersonation::new(client))));
+    let plugins = Plugins::new(&cluster, namespace, args.catalog.plugin_selector)?;
+    let catalog = Catalog::new(directory, plugins.watch());
     let observer = {
         let metrics = metrics.clone();
         Arc::new(move |caller: &Caller, usage: &Usage| metrics.used(caller, usage.cpu, usage.memory))
@@ -89,8 +94,9 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
         metrics,
         leaving: TaskTracker::new(),
         last_good: Arc::new(LastGoodFolder::open(args.state.state_dir.join("last-good"))?),
+        objects: Arc::new(ClusterObjects(plugins)),
     });
-    let work = supervise(host, directory, health, stop.clone());
+    let work = supervise(host, catalog, health, stop.clone());
     let patience = async {
         stop.cancelled().await;
         tracing::info!("stopping: reconciles in flight may end");

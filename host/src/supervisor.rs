@@ -1,4 +1,4 @@
-//! One task for each plugin of the directory, so that one that compiles for long, waits for its account or fails delays no other.
+//! One task for each plugin, so that one that compiles for long, waits for its account or fails delays no other; and one beside it that tells its Plugin in the cluster how it fares.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,48 +8,56 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    directory::{Directory, Entry},
+    catalog::{Catalog, Entry, News},
     plugin::{Host, Plugin, Status},
+    report::Reporter,
     telemetry::Health,
 };
 
-/// Runs what lies in the directory until `stop`; then takes no more keys, and returns when the reconciles in flight have ended.
+/// Runs what the catalog names until `stop`; then takes no more keys, and returns when the reconciles in flight have ended.
 ///
-/// The host is ready when it is known of all plugins that lay there at the start how they fare, and until `stop`.
-pub async fn supervise(host: Arc<Host>, mut directory: Directory, health: Arc<Health>, stop: CancellationToken) {
+/// The host is ready when it is known of all plugins that were there at the start how they fare, and until `stop`.
+pub async fn supervise(host: Arc<Host>, mut catalog: Catalog, health: Arc<Health>, stop: CancellationToken) {
     let tasks = TaskTracker::new();
-    // A plugin that is removed keeps its task, which waits for its files to come back: one that ended could miss them.
+    // A plugin that is removed keeps its task, which waits for it to come back: one that ended could miss that.
     let mut plugins: BTreeMap<PluginName, watch::Sender<Entry>> = BTreeMap::new();
-    let mut first = directory.untold();
+    let mut all_told = false;
     let mut unsettled = FuturesUnordered::new();
-    if first == 0 {
-        tracing::info!("the plugin directory is empty; copy NAME.wasm and NAME.yaml into it");
-    }
     loop {
-        if first == 0 && unsettled.is_empty() {
+        if all_told && unsettled.is_empty() {
             health.set_ready(true);
         }
-        let found = tokio::select! {
-            found = directory.next() => found,
+        let news = tokio::select! {
+            news = catalog.next() => news,
             Some(()) = unsettled.next() => continue,
             () = stop.cancelled() => break,
         };
-        if let Some(entries) = plugins.get(&found.name) {
-            entries.send_replace(found.entry);
-        } else {
-            let (entries, follow) = watch::channel(found.entry);
-            let (tell, mut status) = watch::channel(Status::default());
-            let plugin = Plugin::new(host.clone(), found.name.clone(), tell);
-            tasks.spawn(plugin.follow(follow, stop.clone()));
-            plugins.insert(found.name, entries);
-            if first > 0 {
-                unsettled.push(async move {
-                    // An error means that the host stops.
-                    let _ = status.wait_for(|status| status.settled).await;
-                });
+        let News::Found(name, entry) = news else {
+            all_told = true;
+            if plugins.is_empty() {
+                tracing::info!(
+                    "nothing to run yet; copy NAME.wasm and NAME.yaml into the plugin directory, or apply a Plugin"
+                );
             }
+            continue;
+        };
+        if let Some(entries) = plugins.get(&name) {
+            entries.send_replace(entry);
+            continue;
         }
-        first = first.saturating_sub(1);
+        let (entries, follow) = watch::channel(entry);
+        let (tell, mut status) = watch::channel(Status::default());
+        let plugin = Plugin::new(host.clone(), name.clone(), tell);
+        let reporter = Reporter::new(host.objects.clone(), name.clone(), plugin.vitals());
+        tasks.spawn(stop.clone().run_until_cancelled_owned(reporter.follow(status.clone())));
+        tasks.spawn(plugin.follow(follow, stop.clone()));
+        plugins.insert(name, entries);
+        if !all_told {
+            unsettled.push(async move {
+                // An error means that the host stops.
+                let _ = status.wait_for(|status| status.settled).await;
+            });
+        }
     }
     health.set_ready(false);
     tasks.close();

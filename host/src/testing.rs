@@ -12,13 +12,14 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use operetta_api::{KeyRef, Reference};
+use operetta_api::{KeyRef, PluginStatus, Reference};
+use operetta_cluster::plugins::PartError;
 use operetta_core::{
     cache::{Cached, Change, Informers, KindInfo, Scope, Subscription},
     effect::Effects,
     manifest::Manifest,
     name::{ConfigKey, ConfigName, Digest, Namespace, PluginName, ServiceAccount, Subresource},
-    port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch},
+    port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch, Severity},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::{ObjectKey, Resource},
 };
@@ -31,6 +32,7 @@ use tokio::{
 use crate::{
     credentials::Vault,
     plugin::{Code, Identities, LastGood, Loader, Phase, Problem},
+    plugin_objects::Objects,
 };
 
 /// Longer than anything takes. Where time is paused, it passes only when nobody has anything to do.
@@ -143,7 +145,9 @@ impl World {
         state.versions += 1;
         let mut whole =
             json!({"name": name, "namespace": namespace, "uid": "u", "resourceVersion": state.versions.to_string()});
+        let version = whole["resourceVersion"].clone();
         whole.as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+        whole["resourceVersion"] = version;
         let (key, cached) = Cached::of(json!({"metadata": whole})).unwrap();
         let new = Arc::new(cached);
         let old = state.objects.insert((resource.to_string(), key.clone()), new.clone());
@@ -154,6 +158,13 @@ impl World {
         let mut state = self.state();
         let old = state.objects.remove(&(resource.to_string(), key(name)));
         state.tell(resource, &key(name), old, None);
+    }
+
+    /// What keeps an object.
+    pub fn finalizers(&self, resource: &Resource, name: &str) -> Value {
+        let state = self.state();
+        let object = &state.objects[&(resource.to_string(), key(name))];
+        object.value()["metadata"]["finalizers"].clone()
     }
 
     /// An object went while its watch was interrupted, and the next list no longer has it.
@@ -257,6 +268,10 @@ impl Informers for Cluster {
     }
 }
 
+fn caller_of_nobody() -> Caller {
+    Caller { plugin: plugin_name("nobody"), controller: "nobody".parse().unwrap() }
+}
+
 fn not_here<T>() -> Result<T, ApiError> {
     Err(ApiError::Unavailable("not in this world".into()))
 }
@@ -277,12 +292,26 @@ impl Kubernetes for Cluster {
     async fn patch(
         &self,
         _: &Caller,
-        _: &Resource,
-        _: &ObjectKey,
-        _: Option<&Subresource>,
-        _: Patch,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&Subresource>,
+        patch: Patch,
     ) -> Result<Arc<str>, ApiError> {
-        not_here()
+        // What the host itself does: it takes finalizers off.
+        let (None, Patch::Json(patch)) = (subresource, patch) else { return not_here() };
+        let object = self.get(&caller_of_nobody(), resource, key, true).await?;
+        let object: Value = serde_json::from_str(&object).unwrap();
+        let patch: Value = serde_json::from_str(&patch).unwrap();
+        assert_eq!(patch[0]["value"], object["metadata"]["finalizers"]);
+        let namespace = key.namespace.as_ref().unwrap().as_str();
+        let mut metadata = object["metadata"].clone();
+        metadata["finalizers"] = patch[1]["value"].clone();
+        if metadata["deletionTimestamp"].is_string() && metadata["finalizers"] == json!([]) {
+            self.0.delete(resource, key.name.as_str());
+        } else {
+            self.0.apply_with(resource, namespace, key.name.as_str(), metadata);
+        }
+        Ok("{}".into())
     }
     async fn replace(
         &self,
@@ -500,6 +529,64 @@ impl Loader for Components {
             reconciler: self.runs.code(&manifest.version),
             manifest: Arc::new(manifest),
         })
+    }
+}
+
+/// The Plugins of this world's cluster: what was written about them, and their ConfigMaps.
+#[derive(Default)]
+pub struct Shelf {
+    pub maps: Mutex<HashMap<String, Bytes>>,
+    pub statuses: Mutex<HashMap<String, PluginStatus>>,
+    /// How often a status was written.
+    pub writes: AtomicUsize,
+    /// The incarnations that the host keeps.
+    pub held: Mutex<HashSet<String>>,
+    /// Events: reason and note.
+    pub events: Mutex<Vec<(String, String)>>,
+}
+
+impl Shelf {
+    pub fn holds(&self, uid: &str) -> bool {
+        self.held.lock().unwrap().contains(uid)
+    }
+
+    /// Status, reason and message of a condition.
+    pub fn condition(&self, plugin: &str, type_: &str) -> Option<(String, String, String)> {
+        let statuses = self.statuses.lock().unwrap();
+        let condition = statuses.get(plugin)?.conditions.iter().find(|c| c.type_ == type_)?;
+        Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
+    }
+}
+
+#[async_trait]
+impl Objects for Shelf {
+    fn status(&self, plugin: &PluginName) -> Option<PluginStatus> {
+        self.statuses.lock().unwrap().get(plugin.as_str()).cloned()
+    }
+    async fn write(&self, plugin: &PluginName, _: &str, status: &PluginStatus) -> Result<(), ApiError> {
+        tokio::task::yield_now().await;
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        self.statuses.lock().unwrap().insert(plugin.to_string(), status.clone());
+        Ok(())
+    }
+    async fn hold(&self, _: &PluginName, uid: &str, held: bool) -> Result<(), ApiError> {
+        tokio::task::yield_now().await;
+        let mut all = self.held.lock().unwrap();
+        if held {
+            all.insert(uid.to_owned())
+        } else {
+            all.remove(uid)
+        };
+        Ok(())
+    }
+    async fn part(&self, name: &ConfigName) -> Result<Bytes, PartError> {
+        tokio::task::yield_now().await;
+        let part = self.maps.lock().unwrap().get(name.as_str()).cloned();
+        part.ok_or_else(|| PartError::NoConfigMap(format!("operetta-system/{name}")))
+    }
+    async fn publish(&self, _: &PluginName, _: Severity, reason: &str, note: &str) -> Result<(), ApiError> {
+        self.events.lock().unwrap().push((reason.to_owned(), note.to_owned()));
+        Ok(())
     }
 }
 

@@ -230,7 +230,7 @@ fn check_document(name: &PluginName, component: &Component, spec: &PluginSpec, c
         checks.all("digest", wrong.into_iter().collect(), "it is the component that the document means");
     }
     let policy = spec.policy();
-    let mut wrong: Vec<String> = needs::check(name, manifest, &policy.grants, &spec.scope())
+    let mut wrong: Vec<String> = needs::check(name, false, manifest, &policy.grants, &spec.scope())
         .err()
         .map(|problem| problem.message)
         .into_iter()

@@ -28,6 +28,9 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(30);
 /// How long a host that was asked to end may finish its reconciles.
 const ENDS_WITHIN: Duration = Duration::from_secs(40);
 
+/// A label that nothing has.
+const NO_PLUGIN: &str = "operetta.dev/none";
+
 /// Counts the hosts of this process, for their names.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -37,6 +40,8 @@ pub struct Launch {
     program: PathBuf,
     kubeconfig: PathBuf,
     namespaces: Vec<String>,
+    plugin_selector: Option<String>,
+    host_namespace: Option<String>,
     compiled: Option<PathBuf>,
     log_level: String,
     metrics_address: String,
@@ -52,6 +57,8 @@ impl Launch {
             program: built.host(),
             kubeconfig: kubeconfig.to_owned(),
             namespaces: Vec::new(),
+            plugin_selector: Some(NO_PLUGIN.to_owned()),
+            host_namespace: None,
             compiled: Some(built.state_dir().to_owned()),
             log_level: "info,operetta=debug,plugin=debug".to_owned(),
             metrics_address: "127.0.0.1:0".to_owned(),
@@ -70,6 +77,24 @@ impl Launch {
     /// Works in this namespace only; asking again adds.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespaces.push(namespace.to_owned());
+        self
+    }
+
+    /// Runs the Plugins of the cluster that have these labels, too; none unless told, since they belong to all hosts of a cluster alike.
+    pub fn plugins(mut self, labels: &str) -> Self {
+        self.plugin_selector = Some(labels.to_owned());
+        self
+    }
+
+    /// Runs all Plugins of the cluster.
+    pub fn all_plugins(mut self) -> Self {
+        self.plugin_selector = None;
+        self
+    }
+
+    /// Takes components from the ConfigMaps of this namespace.
+    pub fn host_namespace(mut self, namespace: &str) -> Self {
+        self.host_namespace = Some(namespace.to_owned());
         self
     }
 
@@ -127,6 +152,8 @@ impl Launch {
         command.arg("--plugin-dir").arg(plugins).arg("--state-dir").arg(state);
         command.args(["--health-probe-bind-address", "127.0.0.1:0", "--log-format", "json"]);
         command.args(["--metrics-bind-address", &self.metrics_address, "--log-level", &self.log_level]);
+        command.args(self.plugin_selector.iter().flat_map(|labels| ["--plugin-selector", labels]));
+        command.args(self.host_namespace.iter().flat_map(|namespace| ["--host-namespace", namespace]));
         command.args(self.namespaces.iter().flat_map(|namespace| ["--namespace", namespace]));
         command.args(&self.arguments);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));

@@ -8,7 +8,7 @@ use operetta_core::{
 
 use crate::{
     credential::FromKey,
-    plugin::{Address, Channel, Database, GrantSpec, Plugin, PluginSpec},
+    plugin::{Address, Channel, ConfigMapSource, Database, GrantSpec, Plugin, PluginSpec, Source},
 };
 
 /// The largest document, in bytes.
@@ -55,16 +55,7 @@ pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
     }
     check_channels(&plugin.spec.grants.channels)?;
     check_databases(&plugin.spec.grants.databases)?;
-    if let Some(source) = &plugin.spec.source
-        && (source.file.contains(['/', '\\', '\0'])
-            || source.file.starts_with('.')
-            || std::path::Path::new(&source.file).extension().is_none_or(|e| e != "wasm"))
-    {
-        return Err(DocumentError::Field(format!(
-            "spec.source.file is {:?}; write the name of a .wasm file of the plugin directory, without a path",
-            source.file
-        )));
-    }
+    check_source(plugin.spec.source.as_ref()).map_err(DocumentError::Field)?;
     plugin.spec.account(name).map_err(|e: NameError| DocumentError::Field(e.to_string()))?;
     Ok(plugin)
 }
@@ -125,6 +116,31 @@ fn check_key(what: &str, from: Option<&FromKey>) -> Result<(), DocumentError> {
             "the caFrom of {what} has exactly one of secretKeyRef and configMapKeyRef, each with name and key"
         ))),
         _ => Ok(()),
+    }
+}
+
+fn check_source(source: Option<&Source>) -> Result<(), String> {
+    match source {
+        None => Ok(()),
+        Some(Source { file: Some(file), config_map: None }) => {
+            let is_wasm = std::path::Path::new(file).extension().is_some_and(|e| e == "wasm");
+            if !is_wasm || file.contains(['/', '\\', '\0']) || file.starts_with('.') {
+                return Err(format!(
+                    "spec.source.file is {file:?}; write the name of a .wasm file of the plugin directory, without a path"
+                ));
+            }
+            Ok(())
+        }
+        Some(Source { file: None, config_map: Some(maps) }) => {
+            if maps.chunks.is_some_and(|n| !(1..=ConfigMapSource::MOST).contains(&n)) {
+                return Err(format!(
+                    "spec.source.configMap.chunks is not a number from 1 to {}",
+                    ConfigMapSource::MOST
+                ));
+            }
+            maps.names().map(drop).map_err(|e| format!("spec.source.configMap: {e}"))
+        }
+        Some(_) => Err("spec.source names no source or two; write either file or configMap".into()),
     }
 }
 
@@ -249,6 +265,12 @@ mod tests {
                 "the caFrom of channel x",
             ),
             (&document("{source: {file: ../x.wasm}}"), "without a path"),
+            (&document("{source: {}}"), "either file or configMap"),
+            (&document("{source: {file: x.wasm, configMap: {name: x}}}"), "either file or configMap"),
+            (&document("{source: {configMap: {name: x, chunks: 65}}}"), "a number from 1 to 64"),
+            (&document("{source: {configMap: {name: ../x}}}"), "is no name of a Secret or ConfigMap"),
+            (&document("{source: {configMap: {name: x, namespace: y}}}"), "unknown field `namespace`"),
+            (&document("{deletionPolicy: Abandon}"), "unknown variant `Abandon`"),
             (&document("{namespaces: [\"a/b\"]}"), "\"a/b\" is no namespace"),
             (&document("{digest: \"sha256:zz\"}"), "is no digest"),
         ] {

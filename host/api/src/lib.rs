@@ -9,6 +9,6 @@ mod plugin;
 pub use credential::{FromKey, FromSecret, FromTlsSecret, KeyRef, Reference};
 pub use document::{DocumentError, parse, render};
 pub use plugin::{
-    Address, Channel, DEFAULT_ACCOUNT_NAMESPACE, Database, GrantSpec, LimitSpec, Plugin, PluginSpec, PluginStatus,
-    Source,
+    Address, Channel, ConfigMapSource, DEFAULT_ACCOUNT_NAMESPACE, Database, DeletionPolicy, GrantSpec, LimitSpec,
+    Plugin, PluginSpec, PluginStatus, Source, crd,
 };

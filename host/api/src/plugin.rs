@@ -5,14 +5,19 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::CustomResource;
+use k8s_openapi::{
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, ValidationRule},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
+use kube::{CustomResource, CustomResourceExt as _};
 use operetta_core::{
     cache::Scope,
     effect::Policy,
     grant::{Grants, Rule},
     limit::{Limits, MOST_ROWS, MOST_TABLE_ELEMENTS},
-    name::{AccountName, ChannelName, DatabaseName, Digest, NameError, Namespace, PluginName, ServiceAccount},
+    name::{
+        AccountName, ChannelName, ConfigName, DatabaseName, Digest, NameError, Namespace, PluginName, ServiceAccount,
+    },
 };
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
@@ -33,13 +38,20 @@ pub const DEFAULT_ACCOUNT_NAMESPACE: &str = "operetta-plugins";
     derive = "PartialEq",
     doc = "What an administrator writes to run a plugin: where its component comes from, what it may do, and with how much.",
     printcolumn = r#"{"name":"Version","type":"string","jsonPath":".status.version"}"#,
+    printcolumn = r#"{"name":"Digest","type":"string","jsonPath":".status.shortDigest"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].reason"}"#,
+    printcolumn = r#"{"name":"Objects","type":"integer","jsonPath":".status.objects"}"#,
+    printcolumn = r#"{"name":"Reconciles","type":"integer","jsonPath":".status.reconciles"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Errors","type":"integer","jsonPath":".status.errors","priority":1}"#,
+    printcolumn = r#"{"name":"Held","type":"string","jsonPath":".status.conditions[?(@.type=='FinalizersHeld')].message","priority":1}"#,
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].message","priority":1}"#
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(transform = admit_unknown_fields)]
 pub struct PluginSpec {
-    /// Where the component comes from; `NAME.wasm` of the plugin directory unless told.
+    /// Where the component comes from; the file `NAME.wasm` of the plugin directory unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
     /// `sha256:…`; a component with another digest is not run.
@@ -63,15 +75,71 @@ pub struct PluginSpec {
     /// Whether it stands still.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
+    /// What becomes of objects that hold the plugin's finalizers when the plugin is to go.
+    #[serde(skip_serializing_if = "DeletionPolicy::is_default")]
+    pub deletion_policy: DeletionPolicy,
 }
 
-/// Where a component comes from.
+/// What becomes of objects that hold a plugin's finalizers when the Plugin is deleted: nobody else would ever let them go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+// In a schema of Kubernetes a description beside each case would hide the enumeration.
+#[schemars(transform = plain_enumeration)]
+pub enum DeletionPolicy {
+    /// The plugin stays, and works on, until no object holds a finalizer of it.
+    #[default]
+    Refuse,
+    /// It looks only after objects that are being deleted, until none holds a finalizer of it; then it goes.
+    Drain,
+    /// The host takes its finalizers off all objects, without the plugin's clean-up; then it goes.
+    Release,
+}
+
+/// Where a component comes from: one of the two.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schemars(transform = admit_unknown_fields)]
+#[schemars(
+    transform = admit_unknown_fields,
+    extend("x-kubernetes-validations" = [{"rule": "has(self.file) != has(self.configMap)", "message": "name either a file or a configMap"}])
+)]
 pub struct Source {
     /// A file of the plugin directory.
-    pub file: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// ConfigMaps of the host's own namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map: Option<ConfigMapSource>,
+}
+
+/// A component in ConfigMaps, under the key `component` of their `binaryData`: as it is, or compressed by gzip. They are read from the host's own namespace and no other, since whoever may
+/// write them there says what runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(transform = admit_unknown_fields, transform = plain_numbers)]
+pub struct ConfigMapSource {
+    /// The ConfigMap; with `chunks`, how the names of all of them begin.
+    pub name: ConfigName,
+    /// In how many parts the component lies, since a ConfigMap holds at most 1 MiB: in `NAME-0`, `NAME-1` and so on, to be joined before they are decompressed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub chunks: Option<u32>,
+}
+
+impl ConfigMapSource {
+    /// Chunks, at most: some 48 MiB.
+    pub const MOST: u32 = 64;
+
+    /// The names of the ConfigMaps, in the order of their parts.
+    ///
+    /// # Errors
+    /// A name becomes too long by its number.
+    pub fn names(&self) -> Result<Vec<ConfigName>, NameError> {
+        match self.chunks {
+            None => Ok(vec![self.name.clone()]),
+            Some(chunks) => {
+                (0..chunks.min(Self::MOST)).map(|i| ConfigName::parse(&format!("{}-{i}", self.name))).collect()
+            }
+        }
+    }
 }
 
 /// A service account.
@@ -310,15 +378,47 @@ pub struct PluginStatus {
     /// Of the component that runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// Its first 12 digits, to tell two apart in a column.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub short_digest: Option<String>,
     /// What the component calls its version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Of which generation of the spec this speaks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Loaded`, `Granted`, `Ready`, `Degraded`.
+    /// Where it works: what the spec and the host's own `--namespace` have in common; `*` for everywhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
+    /// Objects of the kinds that it looks after, some seconds ago.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objects: Option<i64>,
+    /// Reconciles so far, some seconds ago.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reconciles: Option<i64>,
+    /// How many of them failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errors: Option<i64>,
+    /// `Loaded`, `Granted`, `Ready`, `Degraded`, `FinalizersHeld`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// The definition of the kind, with what the schema of a spec cannot say: names of Plugins are names of plugins.
+pub fn crd() -> CustomResourceDefinition {
+    let mut crd = Plugin::crd();
+    let rule = ValidationRule {
+        rule: "size(self.metadata.name) <= 63 && !self.metadata.name.contains('.')".to_owned(),
+        message: Some("a plugin's name is at most 63 lower-case letters, digits and '-', without dots".to_owned()),
+        ..ValidationRule::default()
+    };
+    for version in &mut crd.spec.versions {
+        if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+            schema.x_kubernetes_validations = Some(vec![rule.clone()]);
+        }
+    }
+    crd
 }
 
 /// The API server takes `additionalProperties: false` in no schema that names properties; it drops unknown fields, and says so to strict clients, by itself.
@@ -333,6 +433,28 @@ fn plain_numbers(schema: &mut Schema) {
         properties.into_iter().flat_map(serde_json::Map::values_mut).filter_map(serde_json::Value::as_object_mut)
     {
         property.remove("format");
+    }
+}
+
+/// Cases as one enumeration, as Kubernetes writes them.
+fn plain_enumeration(schema: &mut Schema) {
+    let cases: Vec<_> = schema
+        .remove("oneOf")
+        .and_then(|cases| cases.as_array().cloned())
+        .into_iter()
+        .flatten()
+        .filter_map(|case| case.get("const").cloned())
+        .collect();
+    if !cases.is_empty() {
+        schema.insert("type".to_owned(), "string".into());
+        schema.insert("enum".to_owned(), cases.into());
+    }
+}
+
+impl DeletionPolicy {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 

@@ -14,6 +14,7 @@
 //! | [`lease`] | leader election |
 //! | [`kinds`], [`annotate`], [`adopt`] | what a person does to objects, with their own rights |
 //! | [`vault`] | Secrets and ConfigMaps of the host's own namespace |
+//! | [`plugins`] | the Plugins of the cluster, with the host's own account |
 //! | [`install`] | CRDs, accounts and RBAC, with a person's own rights |
 
 #![cfg_attr(
@@ -44,6 +45,7 @@ pub mod lease;
 mod object;
 mod overlay;
 pub mod ownership;
+pub mod plugins;
 pub mod request;
 mod selector;
 #[cfg(test)]

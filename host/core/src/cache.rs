@@ -48,6 +48,8 @@ pub struct Meta {
     pub requested: u64,
     /// The owner reference with `controller: true`.
     pub controller: Option<Owner>,
+    /// What must be done before it may go.
+    pub finalizers: Box<[String]>,
 }
 
 /// A controlling owner.
@@ -86,6 +88,7 @@ impl Cached {
             paused: annotation(PAUSED).is_some(),
             requested: fingerprint_of(annotation(RECONCILE_REQUESTED)),
             controller: controller_of(&object),
+            finalizers: finalizers_of(&object),
         };
         Ok((key, Self { json: object.to_string().into(), meta }))
     }
@@ -119,6 +122,11 @@ fn controller_of(object: &Value) -> Option<Owner> {
     let api_version = text("apiVersion");
     let group = api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
     Some(Owner { group, kind: text("kind"), name: text("name"), uid: text("uid") })
+}
+
+fn finalizers_of(object: &Value) -> Box<[String]> {
+    let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
+    finalizers.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// A change of one object, as an informer tells it.

@@ -130,6 +130,19 @@ impl Failure {
             Self::Retryable(_) | Self::Terminal(_) | Self::Trap(_) | Self::Host(_) => None,
         }
     }
+
+    /// Whether the host had to end the guest, which itself would not.
+    pub fn is_guests_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Trap(_)
+                | Self::Deadline(_)
+                | Self::Cpu(_)
+                | Self::Memory { .. }
+                | Self::Tables { .. }
+                | Self::Stack(_)
+        )
+    }
 }
 
 /// Something that reconciles: a component in the sandbox, or a closure in a test.

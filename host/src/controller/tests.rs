@@ -37,6 +37,7 @@ struct Scene {
 
 fn version(world: &Arc<World>, code: Arc<dyn Reconciler>, own_share: usize) -> Version {
     Version {
+        mode: Mode::Run,
         reconciler: code,
         ports: Ports {
             kubernetes: Arc::new(Cluster(world.clone())),
@@ -59,6 +60,7 @@ fn shared(plugin: &str, version: Version, places: &Arc<Places>) -> Arc<Shared> {
         policy: Arc::default(),
         tenant: places.join(&plugin_name(plugin)),
         metrics: Arc::new(Metrics::default()),
+        vitals: Arc::default(),
     })
 }
 

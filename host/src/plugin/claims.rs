@@ -6,6 +6,7 @@ use std::{
 };
 
 use operetta_core::{manifest::Manifest, name::PluginName, resource::Resource};
+use tokio::sync::watch;
 
 /// Group and plural.
 type Kind = (String, String);
@@ -16,8 +17,16 @@ pub(super) fn kind_of(resource: &Resource) -> Kind {
 }
 
 /// All claims of a host.
-#[derive(Default)]
-pub struct Claims(Mutex<HashMap<Kind, Holder>>);
+pub struct Claims {
+    held: Mutex<HashMap<Kind, Holder>>,
+    freed: watch::Sender<u64>,
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Self { held: Mutex::default(), freed: watch::Sender::new(0) }
+    }
+}
 
 struct Holder {
     plugin: PluginName,
@@ -33,7 +42,12 @@ pub struct Claim {
 
 impl Claims {
     fn lock(&self) -> MutexGuard<'_, HashMap<Kind, Holder>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Told whenever a kind becomes free.
+    pub fn freed(&self) -> watch::Receiver<u64> {
+        self.freed.subscribe()
     }
 
     /// Claims all kinds that the manifest is for, or none.
@@ -48,7 +62,7 @@ impl Claims {
                 && other != plugin
             {
                 return Err(format!(
-                    "{}.{} is reconciled by the plugin {other} already; remove {other}.wasm and {other}.yaml, or those of {plugin}",
+                    "{}.{} is reconciled by the plugin {other} already; remove one of the two plugins, and {plugin} takes over when {other} has ended",
                     kind.1, kind.0
                 ));
             }
@@ -69,6 +83,7 @@ impl Drop for Claim {
                 holder.claims -= 1;
                 if holder.claims == 0 {
                     held.remove(kind);
+                    self.claims.freed.send_modify(|times| *times += 1);
                 }
             }
         }

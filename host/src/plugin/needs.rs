@@ -12,7 +12,13 @@ use operetta_core::{
 use super::{Phase, Problem};
 
 /// Each kind must be granted in each namespace; the missing rules are told all at once, ready to paste.
-pub(crate) fn check(plugin: &PluginName, manifest: &Manifest, grants: &Grants, scope: &Scope) -> Result<(), Problem> {
+pub(crate) fn check(
+    plugin: &PluginName,
+    is_object: bool,
+    manifest: &Manifest,
+    grants: &Grants,
+    scope: &Scope,
+) -> Result<(), Problem> {
     let places: Vec<Option<&Namespace>> = match scope {
         Scope::All => vec![None],
         Scope::Namespaces(set) if set.is_empty() => {
@@ -36,11 +42,12 @@ pub(crate) fn check(plugin: &PluginName, manifest: &Manifest, grants: &Grants, s
     if missing.is_empty() {
         return Ok(());
     }
+    let place = if is_object { "the Plugin".to_owned() } else { format!("{plugin}.yaml") };
     let (what, yaml): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
     Err(Problem::lasting(
         Phase::Grant,
         &format!(
-            "its controllers need what is not granted: {}; to allow it, add to spec.grants.rules of {plugin}.yaml:\n{}",
+            "its controllers need what is not granted: {}; to allow it, add to spec.grants.rules of {place}:\n{}",
             what.join(", "),
             yaml.join("\n")
         ),

@@ -1,5 +1,7 @@
 //! Plugins on fakes of the ports, with paused time: how versions come, take over and go.
 
+mod objects;
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -18,8 +20,10 @@ use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::*;
+use crate::catalog::Wasm;
 use crate::testing::{
-    Cluster, Components, Drawer, Memory, Runs, SOON, World, component, eventually, key, parts, plugin_name, things,
+    Cluster, Components, Drawer, Memory, Runs, SOON, Shelf, World, component, eventually, key, parts, plugin_name,
+    things,
 };
 
 /// A host, its world, and the plugins in it.
@@ -29,6 +33,7 @@ struct Stage {
     components: Arc<Components>,
     memory: Arc<Memory>,
     drawer: Arc<Drawer>,
+    shelf: Arc<Shelf>,
     host: Arc<Host>,
     stop: CancellationToken,
 }
@@ -45,6 +50,7 @@ impl Stage {
         let (world, runs) = (World::new(), Runs::new());
         let components = Components::new(runs.clone());
         let (memory, drawer) = (Arc::new(Memory::default()), Drawer::new(&[]));
+        let shelf = Arc::new(Shelf::default());
         let host = Arc::new(Host {
             loader: components.clone(),
             identities: Arc::new(Cluster(world.clone())),
@@ -56,8 +62,9 @@ impl Stage {
             metrics: Arc::default(),
             leaving: TaskTracker::new(),
             last_good: memory.clone(),
+            objects: shelf.clone(),
         });
-        Self { world, runs, components, memory, drawer, host, stop: CancellationToken::new() }
+        Self { world, runs, components, memory, drawer, shelf, host, stop: CancellationToken::new() }
     }
 
     fn plug(&self, name: &str, wasm: &Bytes, spec: &Value) -> Seat {
@@ -86,18 +93,19 @@ impl Seat {
 
     async fn runs(&mut self, version: &str) {
         let runs = |status: &Status| status.running.as_ref().is_some_and(|(running, _)| running == version);
-        self.until(version, |status| runs(status) && status.problem.is_none()).await;
+        self.until(version, |status| runs(status) && status.trouble().is_none()).await;
     }
 
     async fn problem(&mut self, text: &str) -> Status {
-        self.until(text, |status| status.problem.as_ref().is_some_and(|problem| problem.contains(text))).await
+        self.until(text, |status| status.trouble().is_some_and(|problem| problem.contains(text))).await
     }
 }
 
 fn entry(name: &str, wasm: &Bytes, spec: &Value) -> Entry {
     let document =
         json!({"apiVersion": "operetta.dev/v1alpha1", "kind": "Plugin", "metadata": {"name": name}, "spec": spec});
-    Entry::Present { wasm: wasm.clone(), yaml: document.to_string() }
+    let wasm = Wasm::File { name: format!("{name}.wasm"), bytes: wasm.clone() };
+    Entry::Present { wasm, yaml: document.to_string(), object: None }
 }
 
 fn granted() -> Value {
@@ -402,7 +410,7 @@ async fn only_the_component_that_the_document_pins_runs() {
     let pinned = |wasm: &Bytes| granted_and(&json!({"digest": Digest::of(wasm).to_string()}));
     let mut seat = stage.plug("demo", &version("1"), &pinned(&version("2")));
     let status = seat.problem("the document pins").await;
-    assert!(status.problem.unwrap().starts_with("verify: demo.wasm is sha256:"), "the phase");
+    assert!(status.problem.unwrap().to_string().starts_with("verify: demo.wasm is sha256:"), "the phase");
     assert_eq!((status.running, stage.components.loads()), (None, 0));
     seat.put(&version("2"), &pinned(&version("2")));
     seat.runs("2").await;
@@ -427,7 +435,7 @@ async fn of_two_plugins_for_one_kind_the_second_starts_when_the_first_has_ended(
     stage.runs.count(2).await;
     let mut second = stage.plug("second", &version("2"), &granted());
     let status = second.problem("start: things.x.example.com is reconciled by the plugin first already").await;
-    assert!(status.settled && status.problem.unwrap().contains("remove first.wasm and first.yaml"));
+    assert!(status.settled && status.problem.unwrap().to_string().contains("takes over when first has ended"));
     // One reconcile of the first is still under way when it is removed.
     stage.runs.act(|_, _| async {
         tokio::time::sleep(Duration::from_secs(100)).await;
@@ -485,7 +493,7 @@ async fn what_ran_last_runs_after_a_restart_when_the_file_is_broken_now() {
     let mut seat = stage.plug("demo", &broken(), &granted());
     let status = seat.until("both", |status| status.running.is_some() && status.problem.is_some()).await;
     assert_eq!(status.running.unwrap().0, "1");
-    assert!(status.problem.unwrap().contains("demo.wasm"));
+    assert!(status.problem.unwrap().to_string().contains("demo.wasm"));
     assert_eq!(stage.runs.count(1).await[0].version, "1");
     assert_eq!(stage.memory.0.lock().unwrap()["demo"], version("1"), "the broken one is not kept");
     seat.put(&version("2"), &granted());
@@ -499,7 +507,8 @@ async fn what_ran_last_is_tried_again_too_while_the_cluster_is_away() {
     stage.memory.0.lock().unwrap().insert("demo".into(), version("1"));
     stage.world.refuse(Some(ApiError::Unavailable("down".into())));
     let mut seat = stage.plug("demo", &broken(), &granted());
-    let problem = seat.problem("; and the version before it: start: unavailable: down").await.problem.unwrap();
+    let problem =
+        seat.problem("; and the version before it: start: unavailable: down").await.problem.unwrap().to_string();
     assert!(problem.starts_with("describe: demo.wasm: "), "{problem}");
     stage.world.refuse(None);
     seat.until("the version before", |status| status.running.is_some()).await;
@@ -604,7 +613,7 @@ async fn missing_grants_are_named_all_at_once_as_rules_to_paste() {
     });
     for places in [json!([]), json!(["n", "m"])] {
         let mut seat = stage.plug("demo", &owner, &json!({"namespaces": places}));
-        let problem = seat.problem("is not granted").await.problem.unwrap();
+        let problem = seat.problem("is not granted").await.problem.unwrap().to_string();
         let (text, yaml) = problem.split_once("demo.yaml:\n").unwrap();
         for missing in ["list things", "watch things", "list parts", "watch parts"] {
             assert!(text.contains(missing), "{missing} is not in {text}");
@@ -621,9 +630,9 @@ async fn missing_grants_are_named_all_at_once_as_rules_to_paste() {
 async fn a_plugin_works_only_where_the_host_does_too() {
     let stage = Stage::new();
     let scope = Scope::Namespaces([Namespace::parse("n").unwrap()].into());
-    let Stage { world, runs, components, memory, drawer, host, stop } = stage;
+    let Stage { world, runs, components, memory, drawer, shelf, host, stop } = stage;
     let host = Arc::new(Host { scope: scope.clone(), ..Arc::into_inner(host).unwrap() });
-    let stage = Stage { world, runs, components, memory, drawer, host, stop };
+    let stage = Stage { world, runs, components, memory, drawer, shelf, host, stop };
     let mut seat = stage.plug("demo", &version("1"), &granted_and(&json!({"namespaces": ["m"]})));
     seat.problem("grant: no namespace is left").await;
     seat.put(&version("1"), &granted());
@@ -736,7 +745,8 @@ async fn a_plugin_is_ready_when_its_caches_are_filled_and_never_after_it_was_rem
     let mut seat = stage.plug("demo", &version("1"), &granted());
     stage.world.has_watches(1).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
-    assert_eq!(*seat.status.borrow(), Status::default());
+    let status = seat.status.borrow().clone();
+    assert!(!status.settled && status.running.is_none() && status.switched.unwrap().arriving);
     seat.entries.send_replace(Entry::Gone);
     let status = seat.until("settled", |status| status.settled).await;
     assert_eq!(status.running, None);

@@ -2,16 +2,22 @@
 
 use std::{fs, path::Path, time::Duration};
 
+use operetta_cluster::plugins::PluginChange;
 use operetta_core::{
     cache::Scope,
     reconcile::{Cause, Outcome},
     share::Places,
 };
 use serde_json::json;
-use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinHandle,
+    time::timeout,
+};
 
 use super::*;
-use crate::testing::{Cluster, Components, Drawer, Memory, Runs, World, component, eventually, things};
+use crate::directory::Directory;
+use crate::testing::{Cluster, Components, Drawer, Memory, Runs, Shelf, World, component, eventually, things};
 
 /// Here time is real, since the directory is.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -41,6 +47,7 @@ impl Stage {
             metrics: Arc::default(),
             leaving: TaskTracker::new(),
             last_good: Arc::new(Memory::default()),
+            objects: Arc::new(Shelf::default()),
         });
         let (health, stop) = (Arc::default(), CancellationToken::new());
         Self { world, runs, components, host, health, stop, directory: tempfile::tempdir().unwrap() }
@@ -71,8 +78,10 @@ impl Stage {
     }
 
     fn supervise(&self) -> JoinHandle<()> {
-        let directory = Directory::watch(self.path()).unwrap();
-        tokio::spawn(supervise(self.host.clone(), directory, self.health.clone(), self.stop.clone()))
+        let (objects, changes) = mpsc::unbounded_channel();
+        objects.send(PluginChange::Synced).unwrap();
+        let catalog = Catalog::new(Some(Directory::watch(self.path()).unwrap()), changes);
+        tokio::spawn(supervise(self.host.clone(), catalog, self.health.clone(), self.stop.clone()))
     }
 
     fn runs_version(&self, plugin: &str, version: &str) -> bool {

@@ -88,7 +88,7 @@ impl Stage {
         let accounts = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE);
         eventually("pods can be made", SOON, async || accounts.get("default").await.context("no account yet")).await?;
         step.say("operetta run");
-        let host = Launch::new(&built, cluster.kubeconfig()).namespace(NAMESPACE);
+        let host = Launch::new(&built, cluster.kubeconfig()).namespace(NAMESPACE).all_plugins();
         let host = host.environment(postgres.environment()).start(&run).await?;
         for component in &plugins {
             let document = Document::of(component)?.endpoint("petstore", &store.endpoint());

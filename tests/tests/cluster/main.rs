@@ -25,6 +25,7 @@ mod moving;
 mod new;
 mod pause;
 mod petstore;
+mod plugins;
 mod postgres_writer;
 mod shared;
 mod supervisor;

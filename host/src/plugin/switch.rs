@@ -1,0 +1,160 @@
+//! The switch and what is like it: makes it so, fails never, and waits for nothing but reconciles in flight and the disk.
+
+use std::{collections::HashMap, sync::Arc};
+
+use arc_swap::ArcSwap;
+use operetta_core::effect::Policy;
+
+use super::{Arriving, Plugin, Prepared, Running, Step, claims::kind_of};
+use crate::controller::{Controller, Mode, Shared, Version};
+
+impl Plugin {
+    /// Makes it so. Fails never, and waits only for reconciles in flight and for the last good version to be kept.
+    pub(super) async fn take(&mut self, step: Step) {
+        let was_suspended = self.suspended.take();
+        match step {
+            Step::Stay => {}
+            Step::Exchange(prepared) => {
+                let digest = prepared.code.digest;
+                self.exchange(*prepared);
+                // The code that runs may be an older one than was fetched; it is kept already then.
+                if let Some((fetched, wasm)) = self.fetched.take_if(|(fetched, _)| *fetched == digest) {
+                    let (last_good, plugin) = (self.host.last_good.clone(), self.name.clone());
+                    let kept = move || last_good.keep(&plugin, &fetched, &wasm);
+                    let _ = tokio::task::spawn_blocking(kept).await;
+                }
+            }
+            Step::Drain(mode) => self.set_mode(mode),
+            Step::Suspend => {
+                let held = self.vitals.census().to_string();
+                self.stop().await;
+                if was_suspended.is_none() {
+                    tracing::info!(plugin = %self.name, held, "plugin is suspended");
+                }
+                self.suspended = Some(was_suspended.unwrap_or(held));
+            }
+            Step::Remove => {
+                if let Some(held) = was_suspended.filter(|held| !held.is_empty()) {
+                    tracing::warn!(plugin = %self.name, held, "the plugin is removed while it was suspended, and nobody is left to let these objects go; bring it back to delete them");
+                }
+                self.remove().await;
+            }
+        }
+    }
+
+    /// The end, until something comes back under the name.
+    pub(super) async fn remove(&mut self) {
+        self.stop().await;
+        self.broken = None;
+        self.candidate = None;
+        let (last_good, plugin) = (self.host.last_good.clone(), self.name.clone());
+        let _ = tokio::task::spawn_blocking(move || last_good.forget(&plugin)).await;
+        tracing::info!(plugin = %self.name, "plugin removed");
+    }
+
+    /// The switch.
+    fn exchange(&mut self, prepared: Prepared) {
+        let Prepared { code, spec, mode, owner, account, scope, policy, ports, claim, mut watches, since } = prepared;
+        let before = self.running.take();
+        let exchanged = before.is_some();
+        // A document that leaves the code and its concurrency alone leaves the reconciles in flight counted.
+        let share = before.as_ref().filter(|before| {
+            before.code.digest == code.digest
+                && before.spec.limits.limits().concurrency == policy.limits.concurrency
+                && (before.mode == Mode::Rest) == (mode == Mode::Rest)
+        });
+        let share = share.map(|before| before.shared.version.load().own_share.clone());
+        let version = Version {
+            mode,
+            reconciler: code.reconciler.clone(),
+            ports,
+            scope: scope.clone(),
+            own_share: share.unwrap_or_else(|| mode.share(policy.limits.concurrency)),
+        };
+        let was = before.as_ref().map(|b| (b.code.manifest.version.clone(), b.code.digest.short()));
+        let (shared, mut old, old_claim) = match before {
+            Some(before) => {
+                before.shared.exchange(policy, version);
+                (before.shared, before.controllers, Some(before.claim))
+            }
+            None => (self.shared(policy, version), HashMap::new(), None),
+        };
+        let mut controllers = HashMap::new();
+        // What looks after another kind is another controller, whatever its name.
+        let stays = |controller: &Controller| {
+            code.manifest
+                .controller(&controller.spec().name)
+                .is_some_and(|spec| spec.primary == controller.spec().primary)
+        };
+        let leaving: Vec<_> = old.extract_if(|_, controller| !stays(controller)).map(|(_, leaving)| leaving).collect();
+        for spec in &code.manifest.controllers {
+            let controller = match (old.remove(&spec.name), watches.remove(&spec.name)) {
+                (Some(kept), None) => {
+                    kept.look_at_all();
+                    kept
+                }
+                (Some(mut kept), Some(watches)) => {
+                    kept.watch(spec.clone(), watches);
+                    kept
+                }
+                (None, Some(watches)) => {
+                    let before = leaving.iter().find(|gone| kind_of(&gone.spec().primary) == kind_of(&spec.primary));
+                    Controller::start(shared.clone(), spec.clone(), watches, before)
+                }
+                // Cannot be: what is not kept has new watches.
+                (None, None) => continue,
+            };
+            controllers.insert(spec.name.clone(), controller);
+        }
+        self.host.leaving.spawn(async move {
+            futures::future::join_all(leaving.into_iter().map(Controller::stop)).await;
+            // Nobody else may reconcile its kinds before.
+            drop(old_claim);
+        });
+        let holders = controllers.values().map(|controller: &Controller| {
+            let primary = &controller.spec().primary;
+            (format!("{}.{}", primary.resource(), primary.group()), controller.holders().clone())
+        });
+        self.vitals.begin(holders.collect());
+        self.metrics.loaded(&code.manifest.version, &code.digest.short(), was);
+        let arriving = Some(Arriving { exchanged, since });
+        self.running = Some(Running { code, spec, mode, owner, account, scope, shared, controllers, claim, arriving });
+    }
+
+    /// The same goes on, in another mode.
+    pub(super) fn set_mode(&mut self, mode: Mode) {
+        let Some(running) = &mut self.running else { return };
+        if std::mem::replace(&mut running.mode, mode) == mode {
+            return;
+        }
+        let (version, policy) = (running.shared.version.load_full(), running.shared.policy.load_full());
+        let next = Version {
+            mode,
+            reconciler: version.reconciler.clone(),
+            ports: version.ports.clone(),
+            scope: version.scope.clone(),
+            own_share: mode.share(policy.limits.concurrency),
+        };
+        running.shared.exchange((*policy).clone(), next);
+        running.controllers.values().for_each(Controller::look_at_all);
+    }
+
+    fn shared(&self, policy: Policy, version: Version) -> Arc<Shared> {
+        Arc::new(Shared {
+            plugin: self.name.clone(),
+            version: ArcSwap::from_pointee(version),
+            policy: Arc::new(ArcSwap::from_pointee(policy)),
+            tenant: self.host.places.join(&self.name),
+            metrics: self.host.metrics.clone(),
+            vitals: self.vitals.clone(),
+        })
+    }
+
+    /// Waits for the reconciles in flight; then the kinds are free for other plugins.
+    pub(super) async fn stop(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        futures::future::join_all(running.controllers.into_values().map(Controller::stop)).await;
+        self.metrics.unloaded(&running.code.manifest.version, &running.code.digest.short());
+        self.vitals.end();
+    }
+}

@@ -1,0 +1,369 @@
+//! Plugins of the cluster: from a component on a disk to a row in `kubectl get plugins`, and out again.
+//!
+//! Plugins are cluster-scoped, so each test has names and a label of its own, and a host that runs only what has that label.
+
+use std::{path::Path, process::Command};
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::{core::v1::ConfigMap, events::v1::Event};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+};
+use operetta_tests::{
+    control_plane::Cluster,
+    eventually,
+    host::{Document, Host, Launch},
+    kinds::{Objects, act, mischiefs, pet, pets, text},
+    petstore::PetStore,
+    variant::hostile_version,
+};
+use serde_json::{Value, json};
+
+use crate::shared::{SOON, TestNamespace, built, installed, namespace, run, shared};
+
+/// A plugin of one test, under a name of its own.
+struct Stage {
+    namespace: TestNamespace,
+    name: String,
+    plugins: Api<DynamicObject>,
+    host: Host,
+}
+
+fn plugin_kind() -> ApiResource {
+    ApiResource {
+        group: "operetta.dev".into(),
+        version: "v1alpha1".into(),
+        api_version: "operetta.dev/v1alpha1".into(),
+        kind: "Plugin".into(),
+        plural: "plugins".into(),
+    }
+}
+
+/// kubectl, as a person would type it; one of the cluster's own version where the cluster is ours.
+fn kubectl(arguments: &[&str]) -> anyhow::Result<String> {
+    let program = match shared() {
+        Cluster::Own(own) => own.access().kubectl.clone(),
+        Cluster::Users(_) => "kubectl".into(),
+    };
+    let output = Command::new(program).arg("--kubeconfig").arg(shared().kubeconfig()).args(arguments).output()?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "kubectl {arguments:?}: {out}{err}");
+    Ok(out.into_owned())
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let namespace = namespace().await;
+        let client = namespace.client();
+        installed();
+        // The kind itself, which any of these tests may be the first to apply.
+        let crd = serde_json::to_value(operetta_api::crd()).unwrap();
+        let crds = ApiResource::erase::<
+            k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+        >(&());
+        let crds: Api<DynamicObject> = Api::all_with(client.clone(), &crds);
+        crds.patch("plugins.operetta.dev", &PatchParams::apply("test").force(), &Patch::Apply(crd)).await.unwrap();
+        let plugins: Api<DynamicObject> = Api::all_with(client, &plugin_kind());
+        eventually("the kind is served", SOON, async || {
+            plugins.list(&ListParams::default().limit(1)).await.context("list").map(drop)
+        })
+        .await
+        .unwrap();
+        let host = Launch::new(built(), shared().kubeconfig())
+            .namespace(namespace.name())
+            .plugins(&format!("test={}", namespace.name()))
+            .host_namespace(namespace.name())
+            .start(run())
+            .await
+            .unwrap();
+        let name = format!("p-{}", namespace.name());
+        Self { namespace, name, plugins, host }
+    }
+
+    /// A ConfigMap with a component, or a part of one.
+    async fn put(&self, name: &str, part: &[u8]) {
+        let map: ConfigMap = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name},
+        }))
+        .unwrap();
+        let data = [("component".to_owned(), k8s_openapi::ByteString(part.to_vec()))];
+        let map = ConfigMap { binary_data: Some(data.into()), ..map };
+        let maps: Api<ConfigMap> = self.namespace.api();
+        maps.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(map)).await.unwrap();
+    }
+
+    /// The spec of a shipped component's document, under the account that was made for it.
+    fn spec(component: &str, source: &Value, edit: impl FnOnce(Document) -> Document) -> Value {
+        let document = edit(Document::of(installed().component(component).unwrap()).unwrap());
+        let document: Value = serde_json::from_str(&document.to_text()).unwrap();
+        let mut spec = document["spec"].clone();
+        spec["serviceAccount"] = json!({"name": component});
+        spec["source"] = source.clone();
+        spec
+    }
+
+    async fn apply(&self, spec: &Value) {
+        let plugin = json!({
+            "apiVersion": "operetta.dev/v1alpha1", "kind": "Plugin",
+            "metadata": {"name": self.name, "labels": {"test": self.namespace.name()}}, "spec": spec,
+        });
+        self.plugins.patch(&self.name, &PatchParams::apply("test").force(), &Patch::Apply(plugin)).await.unwrap();
+    }
+
+    /// Waits for a condition of the current spec, and answers its message.
+    async fn says(&self, type_: &str, status: &str, reason: &str) -> String {
+        eventually(&format!("{type_} is {status} for {reason}"), SOON, async || {
+            let plugin = self.plugins.get(&self.name).await?;
+            let conditions =
+                plugin.data.pointer("/status/conditions").and_then(Value::as_array).context("no status")?;
+            let condition = conditions.iter().find(|c| c["type"] == type_).context("no such condition")?;
+            ensure!(
+                condition["observedGeneration"] == json!(plugin.metadata.generation),
+                "of an older spec: {condition}"
+            );
+            ensure!(condition["status"] == status && condition["reason"] == reason, "{condition}");
+            Ok(condition["message"].as_str().unwrap_or_default().to_owned())
+        })
+        .await
+        .unwrap()
+    }
+
+    async fn gone(&self) {
+        eventually("the Plugin is gone", SOON, async || {
+            let plugin = self.plugins.get_opt(&self.name).await?;
+            ensure!(plugin.is_none(), "{:?}", plugin.map(|p| p.data["status"]["conditions"].clone()));
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
+
+    fn mischiefs(&self) -> Objects {
+        mischiefs(&self.namespace.client(), self.namespace.name())
+    }
+
+    async fn looked_after(&self, version: &str) {
+        eventually(&format!("version {version} looks after it"), SOON, async || {
+            let object = self.mischiefs().get("one").await?;
+            ensure!(text(&object, "/status/version") == version, "{:?} does", text(&object, "/status/version"));
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
+}
+
+fn hostile() -> Vec<u8> {
+    installed().component("hostile").unwrap().code().unwrap()
+}
+
+fn digest(wasm: &[u8]) -> String {
+    operetta_core::name::Digest::of(wasm).to_string()
+}
+
+#[tokio::test]
+async fn a_plugin_of_the_cluster_lives_from_its_chunks_and_says_how_it_fares() {
+    let stage = Stage::new().await;
+    let (one, two) = (hostile(), hostile_version(&hostile(), "1.1.0").unwrap());
+    let source = |chunks: usize| json!({"configMap": {"name": "code", "chunks": chunks}});
+    let parts: Vec<_> = one.chunks(one.len().div_ceil(3)).collect();
+    stage.mischiefs().apply("one", &act("behave")).await.unwrap();
+
+    // Two of three parts: said, and tried again until the third is there.
+    stage.put("code-0", parts[0]).await;
+    stage.put("code-1", parts[1]).await;
+    stage.apply(&Stage::spec("hostile", &source(3), |document| document)).await;
+    let said = stage.says("Loaded", "False", "ConfigMapMissing").await;
+    assert!(said.contains("code-2") && said.contains("nothing runs"), "{said}");
+    stage.put("code-2", parts[2]).await;
+    kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", &format!("plugin/{}", stage.name)]).unwrap();
+    stage.looked_after("1.0.0").await;
+
+    let columns = kubectl(&["get", "plugin", &stage.name]).unwrap();
+    eprintln!("{columns}");
+    let header: Vec<_> = columns.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(header, ["NAME", "VERSION", "DIGEST", "READY", "REASON", "OBJECTS", "RECONCILES", "AGE"]);
+    let short: String = digest(&one).trim_start_matches("sha256:").chars().take(12).collect();
+    let row: Vec<_> = columns.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(&row[..5], &[stage.name.as_str(), "1.0.0", &short, "True", "Running"]);
+    eventually("the counts are told", SOON, async || {
+        let plugin = stage.plugins.get(&stage.name).await?;
+        let status = &plugin.data["status"];
+        ensure!(status["objects"] == 1 && status["reconciles"].as_i64() >= Some(1), "{status}");
+        ensure!(status["namespaces"] == json!([stage.namespace.name()]), "{status}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+
+    // The wrong digest: what runs goes on, and nobody who waits takes the old truth for the new one.
+    let pinned = |wasm: &[u8], chunks| {
+        let mut spec = Stage::spec("hostile", &source(chunks), |document| document);
+        spec["digest"] = digest(wasm).into();
+        spec
+    };
+    stage.apply(&pinned(&two, 3)).await;
+    let said = stage.says("Ready", "False", "DigestMismatch").await;
+    assert!(said.contains("version 1.0.0") && said.contains("runs on"), "{said}");
+    let waited = kubectl(&["wait", "--for=condition=Ready", "--timeout=1s", &format!("plugin/{}", stage.name)]);
+    assert!(waited.is_err(), "{waited:?}");
+    for (number, part) in two.chunks(two.len().div_ceil(3)).enumerate() {
+        stage.put(&format!("code-{number}"), part).await;
+    }
+    stage.says("Ready", "True", "Running").await;
+    stage.looked_after("1.1.0").await;
+
+    // A grant that is taken away and given back, without a load.
+    let mut denied = pinned(&two, 3);
+    denied["grants"]["rules"] = json!([]);
+    stage.apply(&denied).await;
+    let said = stage.says("Granted", "False", "NotGranted").await;
+    assert!(said.contains("- apiGroups:") && said.contains("verbs: [\"list\"]"), "{said}");
+    stage.apply(&pinned(&two, 3)).await;
+    stage.says("Granted", "True", "Granted").await;
+
+    let mut suspended = pinned(&two, 3);
+    suspended["suspend"] = true.into();
+    stage.apply(&suspended).await;
+    stage.says("Ready", "False", "Suspended").await;
+    stage.apply(&pinned(&two, 3)).await;
+    stage.says("Ready", "True", "Running").await;
+
+    let events: Api<Event> = Api::namespaced(stage.namespace.client(), "default");
+    eventually("the events are there", SOON, async || {
+        let all = events.list(&ListParams::default()).await?;
+        let of = |event: &&Event| event.regarding.as_ref().and_then(|r| r.name.as_ref()) == Some(&stage.name);
+        let reasons: Vec<_> = all.iter().filter(of).filter_map(|event| event.reason.clone()).collect();
+        for reason in ["ConfigMapMissing", "Loaded", "DigestMismatch", "Exchanged", "NotGranted", "Suspended"] {
+            ensure!(reasons.iter().any(|r| r == reason), "{reason} is not among {reasons:?}");
+        }
+        Ok(())
+    })
+    .await
+    .unwrap();
+
+    // It holds nothing, so that it goes at once.
+    stage.plugins.delete(&stage.name, &DeleteParams::default()).await.unwrap();
+    stage.gone().await;
+    stage.host.says(&stage.name, "plugin removed", operetta_tests::host::Log::start(), SOON).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_plugin_whose_finalizers_are_held_goes_as_its_policy_says() {
+    let stage = Stage::new().await;
+    let store = PetStore::start(run(), built()).await.unwrap();
+    let pets = pets(&stage.namespace.client(), stage.namespace.name());
+    let component = installed().component("petstore").unwrap();
+    let parts = operetta::package::pack(&component.code().unwrap()).unwrap();
+    for (number, part) in parts.iter().enumerate() {
+        stage.put(&format!("pets-{number}"), part).await;
+    }
+    let spec = |policy: &str| {
+        let endpoint = store.endpoint();
+        let source = json!({"configMap": {"name": "pets", "chunks": parts.len()}});
+        let mut spec = Stage::spec("petstore", &source, |document| document.endpoint("petstore", &endpoint));
+        spec["deletionPolicy"] = policy.into();
+        spec
+    };
+    let has_id = async |name: &str| {
+        eventually("the pet has its id", SOON, async || {
+            ensure!(!text(&pets.get(name).await?, "/status/id").is_empty(), "no id yet");
+            Ok(())
+        })
+        .await
+        .unwrap();
+    };
+    let pet_is_gone = async |name: &str| {
+        eventually("the pet is gone", SOON, async || {
+            ensure!(pets.get_opt(name).await?.is_none(), "it is there");
+            Ok(())
+        })
+        .await
+        .unwrap();
+    };
+    stage.apply(&spec("Refuse")).await;
+    stage.says("Ready", "True", "Running").await;
+    for name in ["thor", "tron"] {
+        pets.apply(name, &pet(name, "dog")).await.unwrap();
+        has_id(name).await;
+    }
+    stage.says("FinalizersHeld", "True", "InUse").await;
+
+    // Refuse: it stays and works on.
+    stage.plugins.delete(&stage.name, &DeleteParams::default()).await.unwrap();
+    let said = stage.says("FinalizersHeld", "True", "DeletionRefused").await;
+    assert!(said.contains("2 pets.petstore.example.com hold the finalizer petstore.example.com/finalizer"), "{said}");
+    assert!(
+        kubectl(&["get", "plugins"])
+            .unwrap()
+            .lines()
+            .any(|row| row.contains(&stage.name) && row.contains("DeletionRefused"))
+    );
+    pets.apply("late", &pet("late", "cat")).await.unwrap();
+    has_id("late").await;
+
+    // Drain: only what is being deleted.
+    stage.apply(&spec("Drain")).await;
+    stage.says("Ready", "False", "Draining").await;
+    pets.apply("never", &pet("never", "cat")).await.unwrap();
+    pets.remove("thor").await.unwrap();
+    pet_is_gone("thor").await;
+    assert!(pets.get("never").await.unwrap().finalizers().is_empty(), "it looks after new objects");
+    let said = stage.says("FinalizersHeld", "True", "Draining").await;
+    assert!(said.contains("deletionPolicy to Release"), "{said}");
+
+    // Release: the rest is let go, and the objects stay.
+    stage.apply(&spec("Release")).await;
+    stage.gone().await;
+    for name in ["tron", "late"] {
+        assert!(pets.get(name).await.unwrap().finalizers().is_empty(), "{name} is still held");
+        pets.remove(name).await.unwrap();
+        pet_is_gone(name).await;
+    }
+}
+
+#[tokio::test]
+async fn one_line_puts_a_component_into_the_cluster_and_the_second_plugin_of_a_kind_waits() {
+    let mut stage = Stage::new().await;
+    // The CRDs that a component brings belong to the plugin of its own name.
+    let second = std::mem::replace(&mut stage.name, "hostile".to_owned());
+    let (wasm, here) = (&installed().component("hostile").unwrap().wasm, stage.namespace.name().to_owned());
+    let said = publish(wasm, &here);
+    assert!(said.contains("plugin.operetta.dev/hostile created"), "{said}");
+    let label = json!({"metadata": {"labels": {"test": here}}});
+    stage.plugins.patch("hostile", &PatchParams::default(), &Patch::Merge(&label)).await.unwrap();
+    stage.says("Ready", "True", "Running").await;
+    // Again, and nothing is different.
+    publish(wasm, &here);
+    let maps: Api<ConfigMap> = stage.namespace.api();
+    let all = maps.list(&ListParams::default().labels("operetta.dev/plugin=hostile")).await.unwrap();
+    assert!(
+        !all.items.is_empty() && all.iter().all(|map| map.owner_references().len() == 1),
+        "they go with the Plugin"
+    );
+
+    stage.name = second;
+    let parts = operetta::package::pack(&hostile()).unwrap();
+    for (number, part) in parts.iter().enumerate() {
+        stage.put(&format!("second-{number}"), part).await;
+    }
+    let source = json!({"configMap": {"name": "second", "chunks": parts.len()}});
+    stage.apply(&Stage::spec("hostile", &source, |document| document)).await;
+    let said = stage.says("Ready", "False", "KindTaken").await;
+    assert!(said.contains("reconciled by the plugin hostile already"), "{said}");
+    stage.plugins.delete("hostile", &DeleteParams::default()).await.unwrap();
+    stage.says("Ready", "True", "Running").await;
+    stage.plugins.delete(&stage.name, &DeleteParams::default()).await.unwrap();
+    stage.gone().await;
+}
+
+fn publish(wasm: &Path, host_namespace: &str) -> String {
+    let mut command = Command::new(built().host());
+    command.arg("install").arg(wasm).args(["--plugin", "--host-namespace", host_namespace]);
+    command.arg("--kubeconfig").arg(shared().kubeconfig()).arg("--state-dir").arg(built().state_dir());
+    let output = command.output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    out.into_owned()
+}
