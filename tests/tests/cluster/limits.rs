@@ -1,7 +1,5 @@
 //! What one plugin may take of the host, on a real API server: one that hangs in every place that it gets, beside a neighbour that comes later.
 
-use std::time::{Duration, Instant};
-
 use anyhow::ensure;
 use operetta_tests::{
     eventually,
@@ -41,7 +39,6 @@ async fn a_plugin_that_hangs_leaves_places_for_a_neighbour_and_takes_no_more_tha
 
     plug(&host, NEIGHBOUR, |document| document).await;
     let volumes = volumes(&namespace.client(), namespace.name());
-    let began = Instant::now();
     for number in 0..10 {
         let name = format!("volume-{number}");
         volumes.apply(&name, &json!({"name": name, "size": 1})).await.unwrap();
@@ -55,7 +52,6 @@ async fn a_plugin_that_hangs_leaves_places_for_a_neighbour_and_takes_no_more_tha
     })
     .await
     .unwrap();
-    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     assert!((running().await.unwrap() - 6.0).abs() < 0.5, "it took places of its neighbour's");
     let metrics = host.metrics().await.unwrap();
     assert!(metrics.failures(NEIGHBOUR) < 0.5, "the neighbour failed");
