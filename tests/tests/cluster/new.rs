@@ -79,6 +79,15 @@ impl Project {
     }
 }
 
+impl Drop for Project {
+    /// What went wrong can be looked at.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.root);
+        }
+    }
+}
+
 /// The message that the operator keeps for an object.
 pub async fn kept(namespace: &TestNamespace, name: &str) -> anyhow::Result<String> {
     let found = namespace.api::<ConfigMap>().get(&format!("{name}-message")).await?;
