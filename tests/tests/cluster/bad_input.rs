@@ -122,13 +122,16 @@ fn cases() -> Vec<Case> {
             "pinned",
             document().named("pinned").field(&["spec", "digest"], json!(pinned)).to_text(),
             "verify",
-            &["the document pins sha256:000", "correct spec.digest or the file"],
+            &["the document pins sha256:000", "correct spec.digest or the component"],
         ),
         text(
             "twin",
             document().named("twin").to_text(),
             "start",
-            &["mischiefs.hostile.example.com is reconciled by the plugin hostile already", "remove hostile.wasm"],
+            &[
+                "mischiefs.hostile.example.com is reconciled by the plugin hostile already",
+                "takes over when hostile has ended",
+            ],
         ),
         Case {
             name: "lonely-document",
