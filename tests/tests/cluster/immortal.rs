@@ -9,6 +9,7 @@ use kube::{
     api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams},
 };
 use operetta_tests::{
+    control_plane::audit::{Position, Request},
     eventually,
     host::{Host, Launch},
     kinds::{Objects, immortals, state, text},
@@ -28,15 +29,18 @@ struct Scene {
     host: Host,
     immortals: Objects,
     pods: Api<Pod>,
+    /// Where the audit log stood before all this.
+    began: Option<Position>,
 }
 
 async fn scene(launch: Launch) -> Scene {
     let namespace = namespace().await;
+    let began = position(&namespace).await;
     let host = launch.namespace(namespace.name()).start(run()).await.unwrap();
     plug(&host, PLUGIN, |document| document).await;
     let immortals = immortals(&namespace.client(), namespace.name());
     let pods = namespace.api();
-    Scene { namespace, host, immortals, pods }
+    Scene { namespace, host, immortals, pods, began }
 }
 
 impl Scene {
@@ -51,6 +55,26 @@ impl Scene {
             let pod = text(&object, "/status/currentPod");
             ensure!(pod == format!("{name}-immortalpod"), "currentPod is {pod:?}");
             self.pods.get(pod).await.context("get the pod")
+        })
+        .await
+        .unwrap()
+    }
+
+    /// Waits until a start after this one runs, and the status counts the pods that were made, no more and no fewer. Which start it is cannot be foretold: the simulated
+    /// node removes pods by name, and so at times the one that follows, too.
+    async fn follows(&self, name: &str, last: u64) -> (Pod, u64) {
+        eventually(&format!("a start of {name} after start {last} runs"), SOON, async || {
+            let object = self.immortals.get(name).await?;
+            let starts = object.data.pointer("/status/startTimes").and_then(serde_json::Value::as_u64);
+            let starts = starts.filter(|starts| *starts > last).with_context(|| format!("startTimes is {starts:?}"))?;
+            let ready = state(&object, "Ready");
+            ensure!(ready == "True/Running", "Ready is {ready}");
+            let writes = writes_since(self.began, PLUGIN, &self.namespace).await;
+            let pods =
+                |write: &Request| write.verb == "create" && write.status() == Some(201) && write.uri.contains("/pods");
+            let made = writes.iter().filter(|write| pods(write)).count();
+            ensure!(self.began.is_none() || made as u64 == starts, "{made} pods were made, and startTimes is {starts}");
+            Ok((self.pods.get(&format!("{name}-immortalpod")).await.context("get the pod")?, starts))
         })
         .await
         .unwrap()
@@ -85,18 +109,18 @@ pub async fn story(launch: Launch) {
 
     let name = pod.name_any();
     scene.pods.delete(&name, &DeleteParams::default()).await.unwrap();
-    let second = scene.runs("duncan", 2).await;
+    let (second, starts) = scene.follows("duncan", 1).await;
     assert_ne!(second.uid(), pod.uid());
     scene.pods.evict(&name, &EvictParams::default()).await.unwrap();
-    scene.runs("duncan", 3).await;
+    let (_, starts) = scene.follows("duncan", starts).await;
     scene.report(&name, "Succeeded", "Completed").await;
-    scene.runs("duncan", 4).await;
+    let (_, starts) = scene.follows("duncan", starts).await;
     scene.report(&name, "Failed", "Evicted").await;
-    scene.runs("duncan", 5).await;
+    let (_, starts) = scene.follows("duncan", starts).await;
     // Chaos of the simulated node: the container exits with an error.
     let chaos = json!({"metadata": {"labels": {"pod-container-running-failed.stage.kwok.x-k8s.io": "true"}}});
     scene.pods.patch(&name, &PatchParams::default(), &Patch::Merge(chaos)).await.unwrap();
-    let before_image = scene.runs("duncan", 6).await;
+    let (before_image, starts) = scene.follows("duncan", starts).await;
 
     scene.immortals.merge("duncan", &json!({"spec": {"image": "highlander:2"}})).await.unwrap();
     eventually("the new image reaches the pod", SOON, async || {
@@ -108,7 +132,7 @@ pub async fn story(launch: Launch) {
     })
     .await
     .unwrap();
-    scene.runs("duncan", 6).await;
+    scene.runs("duncan", starts).await;
 
     settled(&scene.host, PLUGIN).await;
     let before = position(&scene.namespace).await;
