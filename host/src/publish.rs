@@ -62,12 +62,17 @@ impl Publication {
         Ok(vec![serde_json::to_value(operetta_api::crd())?, namespace])
     }
 
+    /// By which `operetta uninstall` finds it.
+    fn labels(&self) -> Value {
+        json!({"app.kubernetes.io/managed-by": "operetta", PLUGIN_LABEL: self.plugin.as_str()})
+    }
+
     fn maps(&self, names: &[String], parts: &[Vec<u8>], owner: Option<&str>) -> anyhow::Result<Vec<Value>> {
         let mut maps = Vec::new();
         for (name, part) in names.iter().zip(parts) {
             let mut metadata = json!({
                 "name": name, "namespace": self.host_namespace.as_str(),
-                "labels": {"app.kubernetes.io/managed-by": "operetta", PLUGIN_LABEL: self.plugin.as_str()},
+                "labels": self.labels(),
             });
             if let (Some(uid), Some(fields)) = (owner, metadata.as_object_mut()) {
                 let owner = json!([{"apiVersion": "operetta.dev/v1alpha1", "kind": "Plugin", "name": self.plugin.as_str(), "uid": uid}]);
@@ -83,7 +88,7 @@ impl Publication {
         let spec = PluginSpec { source, digest: Some(digest), ..self.spec.clone() };
         Ok(json!({
             "apiVersion": "operetta.dev/v1alpha1", "kind": "Plugin",
-            "metadata": {"name": self.plugin.as_str()}, "spec": spec,
+            "metadata": {"name": self.plugin.as_str(), "labels": self.labels()}, "spec": spec,
         }))
     }
 }

@@ -64,12 +64,12 @@ pub enum ConnectError {
         tried: String,
     },
     /// The kubeconfig cannot be used.
-    #[error("cannot use the kubeconfig {path}: {source}; try `kubectl --kubeconfig {path} version`")]
+    #[error("cannot use the kubeconfig {path}: {why}; try `kubectl --kubeconfig {path} version`")]
     Kubeconfig {
         /// Where it is.
         path: String,
-        /// What is wrong.
-        source: Box<KubeconfigError>,
+        /// What is wrong, causes included.
+        why: Box<KubeconfigError>,
     },
     /// The pod's service account cannot be used.
     #[error("cannot use the service account of this pod: {what}: {why}; check automountServiceAccountToken")]
@@ -161,7 +161,7 @@ pub async fn configuration(target: &Target) -> Result<Config, ConnectError> {
     let Some(kubeconfig) = kubeconfig else {
         return in_cluster(Path::new(SERVICE_ACCOUNT_DIR))?.ok_or(ConnectError::Nowhere { tried: path });
     };
-    let unusable = |source| ConnectError::Kubeconfig { path: path.clone(), source: Box::new(source) };
+    let unusable = |why| ConnectError::Kubeconfig { path: path.clone(), why: Box::new(why) };
     let options = KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
     let config = Config::from_custom_kubeconfig(kubeconfig.map_err(unusable)?, &options).await.map_err(unusable)?;
     let auth = &config.auth_info;

@@ -173,9 +173,10 @@ async fn objects_go_with_their_kind_only_when_a_person_says_so() {
 
     let free = json!({"metadata": {"finalizers": null}});
     plugin.objects(place.name()).patch("held", &PatchParams::default(), &Patch::Merge(free)).await.unwrap();
-    plugin.said(&["install", &plugin.wasm()]);
+    plugin.said(&["install", &plugin.wasm(), "--plugin", "--host-namespace", place.name()]);
     let gone = plugin.said(&["uninstall", &plugin.wasm(), "--delete-objects"]);
     assert!(gone.starts_with("customresourcedefinition.apiextensions.k8s.io/"), "kinds first: {gone}");
+    assert!(gone.contains(&format!("plugin.operetta.dev/{} deleted", plugin.name)), "{gone}");
     assert_eq!(plugin.is_there().await, [false; 4]);
     assert!(plugin.roles().get_opt(&theirs).await.unwrap().is_some());
     plugin.roles().delete(&theirs, &kube::api::DeleteParams::default()).await.unwrap();

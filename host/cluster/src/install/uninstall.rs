@@ -1,4 +1,4 @@
-//! Takes out of the cluster what an installation brought: CRDs, service account, roles, bindings.
+//! Takes out of the cluster what an installation brought: CRDs, Plugin, service account, roles, bindings.
 //!
 //! **Only what carries the plugin's label and was written by an installation**: what somebody else wrote is named and left. CRDs go first, with all objects of their kinds, as
 //! long as the plugin still has its rights: it may have finalizers to remove.
@@ -11,11 +11,13 @@ use operetta_core::{name::PluginName, resource::Resource};
 use serde_json::{Value, json};
 
 use super::{InstallError, Installed, MANAGER, Outcome, PLUGIN_LABEL, planned::Planned, preflight::Rights};
-use crate::request::{Url, send_json};
+use crate::request::{Fault, Url, send_json};
 
 /// What an installation writes besides namespaces, which others may use by now; in the order in which it is removed.
-const KINDS: [(&str, &str, &str, &str); 6] = [
+const KINDS: [(&str, &str, &str, &str); 7] = [
     ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"),
+    // Its ConfigMaps go with it. A host may hold it until no object needs the plugin any more.
+    ("operetta.dev", "v1alpha1", "plugins", "Plugin"),
     ("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding"),
     ("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
     ("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole"),
@@ -155,7 +157,11 @@ async fn list(
         if let Some(accept) = accept.and_then(|accept| accept.parse().ok()) {
             request.headers_mut().insert(ACCEPT, accept);
         }
-        let mut page = send_json(client, request).await.map_err(unreadable)?;
+        let mut page = match send_json(client, request).await {
+            // A kind that the cluster does not have has no objects: that of Plugins comes with the first of them.
+            Err(Fault::Answer { code: 404, .. }) => return Ok(items),
+            answer => answer.map_err(unreadable)?,
+        };
         if let Some(Value::Array(found)) = page.get_mut("items").map(Value::take) {
             items.extend(found);
         }
