@@ -19,7 +19,7 @@ use operetta_tests::{
 use serde_json::Value;
 
 use crate::{
-    demo_volume, immortal, memcached, petstore, postgres_writer,
+    demo_volume, immortal, memcached, petstore, plugins, postgres_writer,
     shared::{SOON, built, launch, namespace, plug, run, shared},
 };
 
@@ -106,6 +106,7 @@ async fn all_five_operators_do_their_stories_with_the_hosts_own_rights_all_of_wh
             namespace().await,
             Api::namespaced(client.clone(), NAMESPACE)
         ),
+        plugins::story(in_pod(&pod, "plugin"), Api::namespaced(client.clone(), NAMESPACE)),
         handover(&pod),
     );
     audit.settle(&client).await.unwrap();
@@ -115,13 +116,8 @@ async fn all_five_operators_do_their_stories_with_the_hosts_own_rights_all_of_wh
     let (needed, granted) = (needed(&requests), granted());
     let missing: Vec<_> = needed.difference(&granted).collect();
     assert!(missing.is_empty(), "asked for and not granted by the host's own rules: {missing:#?}");
-    let idle: Vec<_> = granted.difference(&needed).filter(|need| !of_plugins(need)).collect();
+    let idle: Vec<_> = granted.difference(&needed).collect();
     assert!(idle.is_empty(), "granted and never asked for: {idle:#?}");
-}
-
-/// What only Plugins in the cluster make a host ask for, of which there are none here.
-fn of_plugins(need: &Need) -> bool {
-    need.group == "operetta.dev" || need.namespace == "default" || need.resource == "configmaps"
 }
 
 /// One host leads, another one waits for it and follows.

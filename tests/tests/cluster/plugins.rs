@@ -55,6 +55,12 @@ fn kubectl(arguments: &[&str]) -> anyhow::Result<String> {
 impl Stage {
     async fn new() -> Self {
         let namespace = namespace().await;
+        let launch = Launch::new(built(), shared().kubeconfig()).host_namespace(namespace.name());
+        Self::of(launch, namespace).await
+    }
+
+    /// With a host that runs the Plugins of this stage alone.
+    async fn of(launch: Launch, namespace: TestNamespace) -> Self {
         let client = namespace.client();
         installed();
         // The kind itself, which any of these tests may be the first to apply.
@@ -70,10 +76,9 @@ impl Stage {
         })
         .await
         .unwrap();
-        let host = Launch::new(built(), shared().kubeconfig())
+        let host = launch
             .namespace(namespace.name())
             .plugins(&format!("test={}", namespace.name()))
-            .host_namespace(namespace.name())
             .start(run())
             .await
             .unwrap();
@@ -83,13 +88,16 @@ impl Stage {
 
     /// A ConfigMap with a component, or a part of one.
     async fn put(&self, name: &str, part: &[u8]) {
+        Self::put_into(&self.namespace.api(), name, part).await;
+    }
+
+    async fn put_into(maps: &Api<ConfigMap>, name: &str, part: &[u8]) {
         let map: ConfigMap = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name},
         }))
         .unwrap();
         let data = [("component".to_owned(), k8s_openapi::ByteString(part.to_vec()))];
         let map = ConfigMap { binary_data: Some(data.into()), ..map };
-        let maps: Api<ConfigMap> = self.namespace.api();
         maps.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(map)).await.unwrap();
     }
 
@@ -160,6 +168,27 @@ fn hostile() -> Vec<u8> {
 
 fn digest(wasm: &[u8]) -> String {
     operetta_core::name::Digest::of(wasm).to_string()
+}
+
+/// A Plugin comes, is wrong twice in the same way, and goes; whatever rights the host has. The ConfigMaps are of the host's namespace.
+pub async fn story(launch: Launch, maps: Api<ConfigMap>) {
+    // Such a Plugin is held itself, so that it cannot go before its objects.
+    const WITH_FINALIZER: &str = "memcached";
+    let stage = Stage::of(launch, namespace().await).await;
+    let names = ["good", "absent"].map(|name| format!("{name}-{}", stage.name));
+    let parts = operetta::package::pack(&installed().component(WITH_FINALIZER).unwrap().code().unwrap()).unwrap();
+    let [good, absent] = names.each_ref().map(|name| json!({"configMap": {"name": name, "chunks": parts.len()}}));
+    for (number, part) in parts.iter().enumerate() {
+        Stage::put_into(&maps, &format!("{}-{number}", names[0]), part).await;
+    }
+    for _ in 0..2 {
+        stage.apply(&Stage::spec(WITH_FINALIZER, &absent, |document| document)).await;
+        stage.says("Loaded", "False", "ConfigMapMissing").await;
+        stage.apply(&Stage::spec(WITH_FINALIZER, &good, |document| document)).await;
+        stage.says("Ready", "True", "Running").await;
+    }
+    stage.plugins.delete(&stage.name, &DeleteParams::default()).await.unwrap();
+    stage.gone().await;
 }
 
 #[tokio::test]
