@@ -64,7 +64,6 @@ pub struct Component {
     cached: bool,
     took: Duration,
     manifest: Manifest,
-    pub(crate) wasi_p2: bool,
     pub(crate) pre: OperatorPre<State>,
     pub(crate) inner: Arc<Inner>,
 }
@@ -151,7 +150,7 @@ pub(crate) async fn load(inner: &Arc<Inner>, wasm: Bytes) -> Result<Arc<Componen
         return Err(DescribeError::Differs(field).into());
     }
     let (inner, size, stamped, took) = (Arc::clone(inner), wasm.len(), claimed.is_some(), began.elapsed());
-    Ok(Arc::new(Component { digest, size, imports, stamped, cached, took, manifest, wasi_p2, pre, inner }))
+    Ok(Arc::new(Component { digest, size, imports, stamped, cached, took, manifest, pre, inner }))
 }
 
 /// Compiles it and keeps what came of it. One at a time: a compiler uses all cores.

@@ -85,12 +85,7 @@ impl Operator {
         let (meter, began) = (Meter::new(limits.cpu), Instant::now());
         let _ticking = self.component.inner.ticker.run();
         let mut answer = None;
-        let state = State::reconcile(
-            Arc::clone(&effects),
-            main,
-            Memory::new(Arc::clone(&meter), &limits),
-            self.component.wasi_p2,
-        );
+        let state = State::reconcile(Arc::clone(&effects), main, Memory::new(Arc::clone(&meter), &limits));
         let drive = self.drive(request, state, &meter, limits.message, &mut answer);
         let fault = match timeout(limits.deadline, metered(Arc::clone(&meter), drive)).await {
             Ok(Ok(Ok(()))) => None,
@@ -151,7 +146,7 @@ impl Warm {
         let limits = effects.limits().clone();
         let meter = Meter::new(Duration::MAX);
         let memory = Memory::new(Arc::clone(&meter), &limits);
-        let state = State::reconcile(effects, Handle::current(), memory, component.wasi_p2);
+        let state = State::reconcile(effects, Handle::current(), memory);
         let mut store = store(&component.inner.engine, state, &meter, limits.message);
         let operator = component.pre.instantiate_async(&mut store).await;
         let operator = operator.map_err(|e| Fault::from(e).of_reconcile(limits.deadline, limits.cpu))?;

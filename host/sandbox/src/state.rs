@@ -17,14 +17,15 @@ use wasmtime::{
 };
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
-use crate::meter::{Memory, Meter};
+use crate::{
+    capability::wasi,
+    meter::{Memory, Meter},
+};
 
 /// The resources (gRPC streams, WASI's handles) that one instance may hold.
 const HANDLES: usize = 1_000;
 /// The component model's own handles: calls under way, and the guest's side of resources.
 const COMPONENT_HANDLES: usize = 10_000;
-/// The random bytes that WASI hands out in one call.
-const RANDOM: u64 = 1 << 20;
 /// The lines that are kept of what a guest says while it is described.
 const SAID: usize = 5;
 
@@ -34,7 +35,8 @@ pub(crate) struct State {
     pub memory: Memory,
     /// Its handles.
     pub table: ResourceTable,
-    wasi: WasiCtx,
+    /// Made when it is first asked for: most guests never ask, and its random numbers cost more than their instance.
+    wasi: Option<WasiCtx>,
     world: World,
 }
 
@@ -55,20 +57,19 @@ pub(crate) type Caps = HasSelf<State>;
 
 impl State {
     /// Of an instance that reconciles. The futures of its effects run in the context of the runtime `main`, so that their connections and timers live there, not among guests.
-    pub fn reconcile(effects: Arc<Effects>, main: Handle, memory: Memory, wasi_p2: bool) -> Self {
-        let wasi = if wasi_p2 { crate::capability::wasi::with_output(&effects) } else { WasiCtx::builder() };
-        Self::new(memory, wasi, World::Reconcile { effects, main })
+    pub fn reconcile(effects: Arc<Effects>, main: Handle, memory: Memory) -> Self {
+        Self::new(memory, World::Reconcile { effects, main })
     }
 
     /// Of an instance that is asked for its manifest.
     pub fn describe(memory: Memory) -> Self {
-        Self::new(memory, WasiCtx::builder(), World::Describe { said: Vec::new() })
+        Self::new(memory, World::Describe { said: Vec::new() })
     }
 
-    fn new(memory: Memory, mut wasi: wasmtime_wasi::WasiCtxBuilder, world: World) -> Self {
+    fn new(memory: Memory, world: World) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(HANDLES);
-        Self { memory, table, wasi: wasi.max_random_size(RANDOM).build(), world }
+        Self { memory, table, wasi: None, world }
     }
 
     /// The effects it may have.
@@ -126,7 +127,11 @@ pub(crate) fn store(engine: &Engine, state: State, meter: &Arc<Meter>, message: 
 
 impl WasiView for State {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+        let ctx = self.wasi.get_or_insert_with(|| match &self.world {
+            World::Reconcile { effects, .. } => wasi::context(Some(effects)),
+            World::Describe { .. } => wasi::context(None),
+        });
+        WasiCtxView { ctx, table: &mut self.table }
     }
 }
 

@@ -9,22 +9,26 @@ use bytes::Bytes;
 use operetta_core::{effect::Effects, port::Level};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::{
-    WasiCtx, WasiCtxBuilder,
+    WasiCtx,
     cli::{IsTerminal, StdoutStream},
     p2::{OutputStream, Pollable, StreamResult},
 };
 
+/// The random bytes that are handed out in one call.
+const RANDOM: u64 = 1 << 20;
 /// Bytes that one write may have.
 const ROOM: usize = 64 << 10;
 /// A line that is longer is cut there.
 const LINE: usize = 16 << 10;
 
-/// A context that has nothing but output.
-pub(crate) fn with_output(effects: &Arc<Effects>) -> WasiCtxBuilder {
+/// A context that has nothing but clocks, random numbers and, in a reconcile, output.
+pub(crate) fn context(effects: Option<&Arc<Effects>>) -> WasiCtx {
     let mut wasi = WasiCtx::builder();
-    let output = |target, level| Output { effects: Arc::clone(effects), target, level, line: Arc::default() };
-    wasi.stdout(output("stdout", Level::Info)).stderr(output("stderr", Level::Warn));
-    wasi
+    if let Some(effects) = effects {
+        let output = |target, level| Output { effects: Arc::clone(effects), target, level, line: Arc::default() };
+        wasi.stdout(output("stdout", Level::Info)).stderr(output("stderr", Level::Warn));
+    }
+    wasi.max_random_size(RANDOM).build()
 }
 
 /// Collects lines: a standard library writes in pieces.
