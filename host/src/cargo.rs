@@ -3,7 +3,7 @@
 //! What the compiler says goes to standard error as cargo prints it. Refuses to judge the component.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     io::ErrorKind,
     path::{Path, PathBuf},
     process::Stdio,
@@ -164,7 +164,7 @@ impl Project {
         };
         if !package.is_plugin() {
             bail!(
-                "the package {} makes no component; a plugin's Cargo.toml has\n[lib]\ncrate-type = [\"cdylib\", \"rlib\"]",
+                "the package {} makes no component; a plugin's Cargo.toml has\n[lib]\ncrate-type = [\"cdylib\"]",
                 package.name
             );
         }
@@ -256,12 +256,15 @@ impl Drop for Run {
 fn cargo(folder: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(folder).stdin(Stdio::null()).env_remove("RUSTFLAGS");
-    for (name, _) in std::env::vars_os() {
-        if is_not_inherited(&name) {
-            command.env_remove(&name);
-        }
+    for name in not_inherited() {
+        command.env_remove(name);
     }
     command
+}
+
+/// The variables of this process that a cargo which it starts must not see.
+pub fn not_inherited() -> impl Iterator<Item = OsString> {
+    std::env::vars_os().map(|(name, _)| name).filter(|name| is_not_inherited(name))
 }
 
 fn is_not_inherited(name: &OsStr) -> bool {
@@ -342,13 +345,23 @@ mod tests {
     }
 
     #[test]
+    fn a_nested_cargo_keeps_settings_and_forgets_who_runs_it() {
+        for kept in ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_NET_OFFLINE", "RUSTUP_TOOLCHAIN", "PATH"] {
+            assert!(!is_not_inherited(kept.as_ref()), "{kept} is a setting");
+        }
+        for forgotten in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_BIN_EXE_demo", "CARGO_ENCODED_RUSTFLAGS"] {
+            assert!(is_not_inherited(forgotten.as_ref()), "{forgotten} is about one program");
+        }
+    }
+
+    #[test]
     fn what_is_no_plugin_is_refused_with_what_would_be_one() {
         let error =
             |folder: &str, metadata: &Metadata| Project::choose(Path::new(folder), metadata).unwrap_err().to_string();
         let several = error("/w", &workspace());
         assert!(several.contains("name the folder of one: /w/plugins/my_one, /w/plugins/two"), "{several}");
         let library = error("/w/lib", &workspace());
-        assert!(library.contains("crate-type = [\"cdylib\", \"rlib\"]"), "{library}");
+        assert!(library.contains("crate-type = [\"cdylib\"]"), "{library}");
         let mut one = workspace();
         one.packages.remove(0);
         assert_eq!(Project::choose(Path::new("/w"), &one).unwrap().package, "two");

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use operetta::cargo::{TARGET, not_inherited};
 use serde::Deserialize;
 
 use crate::progress::{Progress, Step};
@@ -41,24 +42,8 @@ impl Recipe {
     }
 }
 
-/// What plugins are compiled for; the linker that `.cargo/config.toml` names makes components of them.
-const TARGET: &str = "wasm32-unknown-unknown";
-
 /// The profile of host and tests, so that a benchmark's host is optimised and a test's is shared with `cargo test`.
 const HOST_PROFILE: &str = if cfg!(debug_assertions) { "dev" } else { "release" };
-
-/// What cargo and rustc tell the programs that they run. A cargo that inherits it takes itself for somebody else, or builds everything anew.
-const NOT_INHERITED: [&str; 8] = [
-    "CARGO_BIN_NAME",
-    "CARGO_CRATE_NAME",
-    "CARGO_ENCODED_RUSTFLAGS",
-    "CARGO_MAKEFLAGS",
-    "CARGO_MANIFEST_DIR",
-    "CARGO_MANIFEST_PATH",
-    "CARGO_PRIMARY_PACKAGE",
-    "OUT_DIR",
-];
-const NOT_INHERITED_PREFIXES: [&str; 3] = ["CARGO_PKG_", "CARGO_BIN_EXE_", "DEP_"];
 
 /// This workspace on disk.
 #[derive(Debug, Clone, Deserialize)]
@@ -275,17 +260,10 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<bool> {
 pub fn cargo<'a>(directory: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(directory).stdin(Stdio::null());
-    for (name, _) in std::env::vars_os() {
-        if is_not_inherited(&name) {
-            command.env_remove(&name);
-        }
+    for name in not_inherited() {
+        command.env_remove(name);
     }
     command
-}
-
-fn is_not_inherited(name: &OsStr) -> bool {
-    let name = name.to_string_lossy();
-    NOT_INHERITED.contains(&&*name) || NOT_INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Adds the compilation target to the toolchain if it is not there.
@@ -353,15 +331,5 @@ mod tests {
         assert!(replace(&path, b"two").unwrap());
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "a temporary file stayed");
-    }
-
-    #[test]
-    fn a_nested_cargo_keeps_settings_and_forgets_who_runs_it() {
-        for kept in ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_NET_OFFLINE", "RUSTUP_TOOLCHAIN", "PATH"] {
-            assert!(!is_not_inherited(kept.as_ref()), "{kept} is a setting");
-        }
-        for forgotten in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_BIN_EXE_demo", "CARGO_ENCODED_RUSTFLAGS"] {
-            assert!(is_not_inherited(forgotten.as_ref()), "{forgotten} is about one program");
-        }
     }
 }

@@ -74,18 +74,24 @@ async fn reconciles(host: &Host) -> f64 {
     host.metrics().await.unwrap().reconciles(PLUGIN)
 }
 
+/// Two hosts, of which the first leads and has reconciled the object `one`, and the other has done nothing.
+async fn leader_and_standby(namespace: &TestNamespace, objects: &Objects, times: [&str; 3]) -> (Host, Host) {
+    let first = candidate(namespace, times).await;
+    leads(&first).await;
+    let second = candidate(namespace, times).await;
+    stands_by(&second).await;
+    looked_after(objects, "one").await;
+    assert!(reconciles(&first).await > 0.5 && reconciles(&second).await < 0.5, "one works");
+    (first, second)
+}
+
 #[tokio::test]
 async fn a_leader_that_ends_in_order_is_followed_at_once() {
     // So long that whoever waits for a time, and not for the word of the leader, comes too late.
     let times = ["120s", "80s", "60s"];
     let namespace = namespace().await;
     let objects = mischiefs(&namespace.client(), namespace.name());
-    let mut first = candidate(&namespace, times).await;
-    leads(&first).await;
-    let second = candidate(&namespace, times).await;
-    stands_by(&second).await;
-    looked_after(&objects, "one").await;
-    assert!(reconciles(&first).await > 0.5 && reconciles(&second).await < 0.5, "one works");
+    let (mut first, second) = leader_and_standby(&namespace, &objects, times).await;
 
     // It gives the lease back when its last reconcile has ended, and not before.
     objects.apply("slow", &json!({"act": "behave", "milliseconds": 1_500})).await.unwrap();
@@ -131,12 +137,7 @@ async fn a_leader_that_is_killed_is_followed_when_its_lease_has_run_out() {
     let times = ["4s", "3s", "500ms"];
     let namespace = namespace().await;
     let objects = mischiefs(&namespace.client(), namespace.name());
-    let mut first = candidate(&namespace, times).await;
-    leads(&first).await;
-    let second = candidate(&namespace, times).await;
-    stands_by(&second).await;
-    looked_after(&objects, "one").await;
-    assert!(reconciles(&second).await < 0.5, "one works");
+    let (mut first, second) = leader_and_standby(&namespace, &objects, times).await;
     first.kill().unwrap();
     let killed = Instant::now();
     leads(&second).await;
