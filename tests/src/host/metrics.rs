@@ -39,6 +39,11 @@ impl Metrics {
         Self(text)
     }
 
+    /// All of it, as it came.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
     /// The sum over all series of this name that have all these labels. What is counted for the first time has no series before: 0.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let series = self.0.lines().filter_map(|line| {
