@@ -1,6 +1,6 @@
 //! A real PostgreSQL as a child process: a cluster of its own in a temporary directory, on a socket there and on no port but for TLS, never as root.
 //!
-//! The server's programs are the system's: this looks for them and says how to install them. Only [`bring`] installs anything.
+//! The server's programs are the system's: this looks for them, and installs them only where that is one command of root's ([`bring`]).
 
 use std::{
     fs,
@@ -11,7 +11,10 @@ use std::{
     },
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -55,22 +58,25 @@ pub struct Tls {
     pub certificate: PathBuf,
 }
 
-/// Installs the server's programs where they are missing and root has apt-get; elsewhere says how a person does.
-pub fn bring(progress: &Progress) -> Result<()> {
+/// Where the server's programs are. Installs them where they are missing and root has apt-get; elsewhere says how a person does.
+pub fn bring(progress: &Progress) -> Result<PathBuf> {
+    // Tests that want them at the same time install them once.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let root = rustix::process::geteuid().is_root();
     match programs() {
         Err(_)
             if root
                 && std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
                     .any(|place| place.join("apt-get").is_file()) => {}
-        found => return found.map(drop),
+        found => return found,
     }
     let mut step = progress.step("PostgreSQL");
     for arguments in [&["update", "-qq"][..], &["install", "-y", "-qq", "postgresql"]] {
         watch(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"), &mut step)?;
     }
     step.done("installed");
-    programs().map(drop)
+    programs()
 }
 
 impl Postgres {
@@ -85,7 +91,7 @@ impl Postgres {
     }
 
     async fn begin(run: &RunDir, tls: bool) -> Result<Self> {
-        let programs = programs()?;
+        let programs = bring(&Progress::stderr())?;
         // A socket's path has at most 107 bytes, so it lies in no directory of ours.
         let directory = tempfile::Builder::new().prefix("operetta-pg-").tempdir().context("make a directory")?;
         let secret = directory.path().join("password");
