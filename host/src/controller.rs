@@ -21,7 +21,7 @@ use operetta_core::{
     effect::{Effects, Policy, Ports},
     limit::Limit,
     manifest,
-    name::{PluginName, ServiceAccount},
+    name::{Actor, PluginName},
     port::{ApiError, Caller},
     queue::{Job, Next, Priority, WorkQueue},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
@@ -118,13 +118,13 @@ impl Watches {
     /// A kind may not be watched by this account, or the API server cannot be asked.
     pub async fn start(
         informers: &dyn Informers,
-        account: &ServiceAccount,
+        actor: &Actor,
         scope: &Scope,
         spec: &manifest::Controller,
     ) -> Result<Self, ApiError> {
         let mut subscriptions = Vec::new();
         for (resource, roles) in sources(spec) {
-            subscriptions.push((roles, informers.subscribe(account, &resource, scope).await?));
+            subscriptions.push((roles, informers.subscribe(actor, &resource, scope).await?));
         }
         Ok(Self { subscriptions })
     }

@@ -20,7 +20,7 @@ use operetta_core::{
     cache::{Informers, Scope},
     effect::{Policy, Ports},
     manifest::Manifest,
-    name::{ControllerName, Digest, PluginName, ServiceAccount},
+    name::{Actor, ControllerName, Digest, PluginName, ServiceAccount},
     port::{ApiError, Kubernetes},
     reconcile::Reconciler,
     share::Places,
@@ -64,13 +64,11 @@ pub trait Loader: Send + Sync {
 /// Gives a plugin its port to the API server.
 #[async_trait]
 pub trait Identities: Send + Sync {
-    /// The API server as this account.
-    async fn port(
-        &self,
-        plugin: &PluginName,
-        account: &ServiceAccount,
-        scope: &Scope,
-    ) -> Result<Arc<dyn Kubernetes>, ApiError>;
+    /// The API server as this plugin's account.
+    ///
+    /// # Errors
+    /// `Forbidden` where the plugin may not act as that account; the API server cannot be asked.
+    async fn port(&self, actor: &Actor, scope: &Scope) -> Result<Arc<dyn Kubernetes>, ApiError>;
 }
 
 /// What all plugins of a host share.
@@ -223,8 +221,8 @@ enum Step {
     Stay,
     /// This version, ready to run.
     Exchange(Box<Prepared>),
-    /// To go when nothing is held any more.
-    Drain(Mode),
+    /// The same, in another mode.
+    Keep(Mode),
     /// No reconciles for now.
     Suspend,
     /// An end.
@@ -446,10 +444,9 @@ impl Plugin {
     fn log(&self, problem: &Problem, failures: u32) {
         let known = self.status.borrow().problem.as_ref().is_some_and(|known| known.to_string() == problem.to_string());
         if !known {
-            let running = self
-                .running
-                .as_ref()
-                .map(|r| format!("version {} ({}) runs on", r.code.manifest.version, r.code.digest.short()));
+            let running = self.running.as_ref().map(|r| {
+                format!("version {} ({}) {}", r.code.manifest.version, r.code.digest.short(), problem.meanwhile())
+            });
             tracing::error!(
                 plugin = %self.name,
                 phase = %problem.phase,

@@ -12,7 +12,7 @@ use operetta_cluster::{
 };
 use operetta_core::{
     cache::Scope,
-    name::{NameError, Namespace, PluginName, ServiceAccount},
+    name::{Actor, NameError, Namespace},
     port::{ApiError, Caller, Kubernetes},
     share::Places,
 };
@@ -154,12 +154,8 @@ struct ClusterIdentities(Arc<Cluster>);
 
 #[async_trait]
 impl Identities for ClusterIdentities {
-    async fn port(
-        &self,
-        _: &PluginName,
-        account: &ServiceAccount,
-        scope: &Scope,
-    ) -> Result<Arc<dyn Kubernetes>, ApiError> {
-        Ok(self.0.kubernetes(account.clone(), scope.clone()))
+    async fn port(&self, actor: &Actor, scope: &Scope) -> Result<Arc<dyn Kubernetes>, ApiError> {
+        self.0.check_actor(actor).await?;
+        Ok(self.0.kubernetes(actor.clone(), scope.clone()))
     }
 }

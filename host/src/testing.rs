@@ -18,7 +18,7 @@ use operetta_core::{
     cache::{Cached, Change, Informers, KindInfo, Scope, Subscription},
     effect::Effects,
     manifest::Manifest,
-    name::{ConfigKey, ConfigName, Digest, Namespace, PluginName, ServiceAccount, Subresource},
+    name::{Actor, ConfigKey, ConfigName, Digest, Namespace, PluginName, Subresource},
     port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch, Severity},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::{ObjectKey, Resource},
@@ -79,12 +79,13 @@ struct State {
     watches: Vec<Watch>,
     versions: u64,
     refusal: Option<ApiError>,
+    banished: bool,
     /// Subscriptions to this kind tell nothing until it is taken away.
     silent: Option<Resource>,
 }
 
 struct Watch {
-    account: ServiceAccount,
+    actor: Actor,
     resource: Resource,
     scope: Scope,
     sender: mpsc::UnboundedSender<Change>,
@@ -183,6 +184,15 @@ impl World {
         state.watches.clear();
     }
 
+    /// From now on nobody may act as their account, or everybody may again.
+    pub fn banish(&self, banished: bool) {
+        let mut state = self.state();
+        state.banished = banished;
+        if banished {
+            state.watches.clear();
+        }
+    }
+
     /// No subscription succeeds from now on, or each does again.
     pub fn refuse(&self, refusal: Option<ApiError>) {
         self.state().refusal = refusal;
@@ -202,7 +212,7 @@ impl World {
         let state = self.state();
         let alive = state.watches.iter().filter(|watch| watch.alive.load(Ordering::SeqCst));
         let mut all: Vec<_> =
-            alive.map(|w| (w.account.to_string(), w.resource.resource().to_owned(), w.scope.clone())).collect();
+            alive.map(|w| (w.actor.account.to_string(), w.resource.resource().to_owned(), w.scope.clone())).collect();
         all.sort_by_key(|(account, resource, _)| (account.clone(), resource.clone()));
         all
     }
@@ -238,12 +248,7 @@ pub struct Cluster(pub Arc<World>);
 
 #[async_trait]
 impl Informers for Cluster {
-    async fn subscribe(
-        &self,
-        account: &ServiceAccount,
-        resource: &Resource,
-        scope: &Scope,
-    ) -> Result<Subscription, ApiError> {
+    async fn subscribe(&self, actor: &Actor, resource: &Resource, scope: &Scope) -> Result<Subscription, ApiError> {
         // As over a network: everybody else goes first.
         tokio::task::yield_now().await;
         let state = &mut *self.0.state();
@@ -252,9 +257,9 @@ impl Informers for Cluster {
         }
         let (sender, changes) = mpsc::unbounded_channel();
         let alive = Arc::new(AtomicBool::new(true));
-        let (account, resource, scope) = (account.clone(), resource.clone(), scope.clone());
+        let (actor, resource, scope) = (actor.clone(), resource.clone(), scope.clone());
         let silent = state.silent.as_ref() == Some(&resource);
-        let mut watch = Watch { account, resource, scope, sender, alive: alive.clone(), told: false };
+        let mut watch = Watch { actor, resource, scope, sender, alive: alive.clone(), told: false };
         if !silent {
             watch.tell_all(&state.objects);
         }
@@ -333,8 +338,11 @@ impl Kubernetes for Cluster {
 
 #[async_trait]
 impl Identities for Cluster {
-    async fn port(&self, _: &PluginName, _: &ServiceAccount, _: &Scope) -> Result<Arc<dyn Kubernetes>, ApiError> {
+    async fn port(&self, _: &Actor, _: &Scope) -> Result<Arc<dyn Kubernetes>, ApiError> {
         tokio::task::yield_now().await;
+        if self.0.state().banished {
+            return Err(ApiError::Forbidden("the account names another plugin".into()));
+        }
         Ok(Arc::new(Self(self.0.clone())))
     }
 }

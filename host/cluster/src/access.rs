@@ -1,6 +1,7 @@
 //! What an account may read, asked of the API server as that account.
 //!
-//! A shared cache must not widen anyone's access. **A yes is believed for at most 30 s; a no is never remembered**, so that new RBAC works at once.
+//! A shared cache must not widen anyone's access. **A yes holds for at most 30 s** ([`BELIEVED_FOR`], and [`LOOK_AGAIN_AFTER`] for those who watch); **a no is never remembered**,
+//! so that new RBAC works at once.
 
 use std::{
     collections::HashMap,
@@ -11,7 +12,7 @@ use std::{
 use http::Request;
 use operetta_core::{
     grant::Verb,
-    name::{Namespace, ServiceAccount},
+    name::{Actor, Namespace, ServiceAccount},
     port::ApiError,
     resource::Resource,
 };
@@ -20,13 +21,16 @@ use tokio::time::Instant;
 
 use crate::{identity::Identity, request::send_json};
 
-/// How long a yes is believed.
-pub const BELIEVED_FOR: Duration = Duration::from_secs(30);
+/// How long a yes is believed when somebody asks anew.
+const BELIEVED_FOR: Duration = Duration::from_secs(10);
+
+/// Between two looks at the rights of those who watch. Whoever came on a yes that was believed, or whose account was, has 30 s at most.
+pub const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(20);
 
 /// A question about a right.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Question {
-    account: ServiceAccount,
+    actor: Actor,
     verb: Verb,
     group: String,
     resource: String,
@@ -66,12 +70,12 @@ impl Access {
     /// Checks that the account may list and watch a kind, in one namespace or in all.
     pub async fn check_watch(
         &self,
-        account: &ServiceAccount,
+        actor: &Actor,
         resource: &Resource,
         namespace: Option<&Namespace>,
     ) -> Result<(), Refusal> {
         for verb in [Verb::List, Verb::Watch] {
-            self.check(account, verb, resource, namespace, true).await?;
+            self.check(actor, verb, resource, namespace, true).await?;
         }
         Ok(())
     }
@@ -79,31 +83,31 @@ impl Access {
     /// The same, asking the API server whatever was said before.
     pub async fn recheck_watch(
         &self,
-        account: &ServiceAccount,
+        actor: &Actor,
         resource: &Resource,
         namespace: Option<&Namespace>,
     ) -> Result<(), Refusal> {
         for verb in [Verb::List, Verb::Watch] {
-            self.check(account, verb, resource, namespace, false).await?;
+            self.check(actor, verb, resource, namespace, false).await?;
         }
         Ok(())
     }
 
     async fn check(
         &self,
-        account: &ServiceAccount,
+        actor: &Actor,
         verb: Verb,
         resource: &Resource,
         namespace: Option<&Namespace>,
         believe: bool,
     ) -> Result<(), Refusal> {
-        // The account may have been deleted, and RBAC would not know.
-        let client = self.identity.client(account).await.map_err(|error| match error {
+        // The account may be gone, or no longer the plugin's, and RBAC would not know.
+        let client = self.identity.client(actor).await.map_err(|error| match error {
             ApiError::Forbidden(why) => Refusal::Lacks(why),
             error => Refusal::Unasked(error),
         })?;
         let question = Question {
-            account: account.clone(),
+            actor: actor.clone(),
             verb,
             group: resource.group().to_owned(),
             resource: resource.resource().to_owned(),
@@ -126,7 +130,7 @@ impl Access {
                 "verb": verb.as_str(), "namespace": namespace.map_or("", Namespace::as_str),
             }},
         });
-        let what = format!("cannot ask what service account {account} may do");
+        let what = format!("cannot ask what service account {} may do", actor.account);
         let request = Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(review.to_string().into_bytes())
@@ -137,7 +141,7 @@ impl Access {
             self.allowed.lock().unwrap_or_else(PoisonError::into_inner).insert(question, asked);
             return Ok(());
         }
-        Err(Refusal::Lacks(missing(account, verb, resource, namespace)))
+        Err(Refusal::Lacks(missing(&actor.account, verb, resource, namespace)))
     }
 }
 

@@ -1,5 +1,8 @@
 //! Acting as a service account, so that the cluster's RBAC and audit log see the plugin and not the host.
 //!
+//! **An account opts in**: it is acted as only by the plugins that its annotation `operetta.dev/plugin` names, so that no Plugin takes up an account that was made for something else.
+//! An account that is deleted, or no longer names the plugin, is refused within 10 s.
+//!
 //! **Only the user is ever impersonated, never a group**: the API server itself adds `system:serviceaccounts`, `system:serviceaccounts:NAMESPACE` and
 //! `system:authenticated` to a service account's name, and nothing that a plugin says reaches these headers.
 
@@ -15,17 +18,22 @@ use futures::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Request, Response};
 use kube::{Client, client::Body};
 use operetta_core::{
-    name::{ObjectName, ServiceAccount},
+    name::{Actor, ObjectName, PluginName, ServiceAccount},
     port::ApiError,
     resource::Resource,
 };
+use serde_json::Value;
 use tokio::{runtime::Handle, time::Instant};
 use tower::Service;
 
-use crate::request::{Fault, Url, send};
+use crate::{
+    install::PLUGIN_LABEL,
+    request::{Fault, Url, send_json},
+};
 
-/// How long an account that existed is believed to exist.
-const EXISTS_FOR: Duration = Duration::from_secs(30);
+/// How long an account is believed to be there and to name its plugin. With the time between two looks at the rights of those who watch, a
+/// revocation takes 30 s at most.
+const BELIEVED_FOR: Duration = Duration::from_secs(10);
 /// A client that nobody used for this long is dropped.
 const KEPT_FOR: Duration = Duration::from_mins(10);
 /// The header that names the user.
@@ -34,18 +42,18 @@ const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user")
 /// Gives clients that act as service accounts. Another way than impersonation (tokens of short life) is another implementation.
 #[async_trait]
 pub trait Identity: Send + Sync {
-    /// A client whose every request the API server sees as made by this account.
+    /// A client whose every request the API server sees as made by the plugin's account.
     ///
     /// # Errors
-    /// `Forbidden` where the account does not exist or the host may not act as it; never `NotFound`, which a plugin would take for the absence of its object.
-    async fn client(&self, account: &ServiceAccount) -> Result<Client, ApiError>;
+    /// `Forbidden` where the account does not exist or does not name the plugin; never `NotFound`, which a plugin would take for the absence of its object.
+    async fn client(&self, actor: &Actor) -> Result<Client, ApiError>;
 }
 
 /// Impersonation: one header on the host's own connections. Works with any kubeconfig that may impersonate.
 pub struct Impersonation {
     host: Client,
     runtime: Handle,
-    clients: Mutex<HashMap<ServiceAccount, Known>>,
+    clients: Mutex<HashMap<Actor, Known>>,
 }
 
 struct Known {
@@ -60,58 +68,100 @@ impl Impersonation {
         Self { host, runtime: Handle::current(), clients: Mutex::default() }
     }
 
-    fn known(&self, account: &ServiceAccount) -> Option<Client> {
+    fn known(&self, actor: &Actor) -> Option<Client> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = clients.get_mut(account)?;
+        let known = clients.get_mut(actor)?;
         known.used = Instant::now();
-        (known.checked.elapsed() < EXISTS_FOR).then(|| known.client.clone())
+        (known.checked.elapsed() < BELIEVED_FOR).then(|| known.client.clone())
     }
 
-    fn keep(&self, account: &ServiceAccount) -> Result<Client, ApiError> {
+    fn keep(&self, actor: &Actor, checked: Instant) -> Result<Client, ApiError> {
         let now = Instant::now();
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.retain(|_, known| known.used.elapsed() < KEPT_FOR);
-        if let Some(known) = clients.get_mut(account) {
-            known.checked = now;
+        if let Some(known) = clients.get_mut(actor) {
+            known.checked = checked;
             return Ok(known.client.clone());
         }
+        let account = &actor.account;
         let user = HeaderValue::from_str(&account.user())
             .map_err(|e| ApiError::Invalid(format!("service account {account}: {e}")))?;
         // A client owns a task, which belongs on the host's runtime whoever asks for it.
         let _guard = self.runtime.enter();
         let client = Client::new(ActAs { inner: self.host.clone(), user }, account.namespace.as_str());
-        clients.insert(account.clone(), Known { client: client.clone(), checked: now, used: now });
+        clients.insert(actor.clone(), Known { client: client.clone(), checked, used: now });
         Ok(client)
     }
 }
 
 #[async_trait]
 impl Identity for Impersonation {
-    async fn client(&self, account: &ServiceAccount) -> Result<Client, ApiError> {
-        if let Some(client) = self.known(account) {
+    async fn client(&self, actor: &Actor) -> Result<Client, ApiError> {
+        if let Some(client) = self.known(actor) {
             return Ok(client);
         }
-        check_exists(&self.host, account).await?;
-        self.keep(account)
+        let asked = Instant::now();
+        check(&self.host, actor).await?;
+        self.keep(actor, asked)
     }
 }
 
-async fn check_exists(host: &Client, account: &ServiceAccount) -> Result<(), ApiError> {
+/// Whether the account is there and says that the plugin may act as it.
+async fn check(host: &Client, Actor { plugin, account }: &Actor) -> Result<(), ApiError> {
     let what = format!("cannot look up service account {account}");
     let invalid = |e: operetta_core::name::NameError| ApiError::Invalid(e.to_string());
     let accounts = Resource::parse("", "v1", "serviceaccounts").map_err(invalid)?;
     let name = ObjectName::parse(account.name.as_str()).map_err(invalid)?;
     let request = Url::of(&accounts, Some(&account.namespace)).object(&name).get();
-    match send(host, request.map_err(|e| e.into_api_error(&what))?).await {
-        Ok(_) => Ok(()),
+    match send_json(host, request.map_err(|e| e.into_api_error(&what))?).await {
+        Ok(found) => {
+            let said = named(&found);
+            if said.contains(&plugin.as_str()) {
+                Ok(())
+            } else {
+                Err(ApiError::Forbidden(unnamed(plugin, account, &said)))
+            }
+        }
         Err(fault) if fault.is_not_found() => Err(ApiError::Forbidden(format!(
-            "service account {account} does not exist; run `operetta install` for the plugin, or `kubectl create serviceaccount {} --namespace {}`",
-            account.name, account.namespace
+            "service account {account} does not exist; run `operetta install` for the plugin, or `kubectl create serviceaccount {} --namespace {}` and `{}`",
+            account.name,
+            account.namespace,
+            annotate(plugin, account, &[])
         ))),
         // Nothing is said about the account: the host's own credentials have expired.
         Err(Fault::Answer { code: 401, message, .. }) => Err(ApiError::Unavailable(format!("{what}: {message}"))),
         Err(fault) => Err(fault.into_api_error(&what)),
     }
+}
+
+/// The plugins that an account names, as the API server sent it: one, or several with commas between them.
+pub(crate) fn named(account: &Value) -> Vec<&str> {
+    let annotation = account.pointer("/metadata/annotations").and_then(|all| all.get(PLUGIN_LABEL));
+    let names = annotation.and_then(Value::as_str).unwrap_or_default();
+    names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect()
+}
+
+fn unnamed(plugin: &PluginName, account: &ServiceAccount, others: &[&str]) -> String {
+    let says = match others {
+        [] => "does not say which plugin may act as it".to_owned(),
+        others => format!("says that {} may act as it, and not {plugin}", others.join(", ")),
+    };
+    format!(
+        "service account {account} {says}; run `operetta install` for the plugin, or `{}`",
+        annotate(plugin, account, others)
+    )
+}
+
+/// What to type so that the account names the plugin, too.
+fn annotate(plugin: &PluginName, account: &ServiceAccount, others: &[&str]) -> String {
+    let all: Vec<_> = others.iter().copied().chain([plugin.as_str()]).collect();
+    let overwrite = if others.is_empty() { "" } else { " --overwrite" };
+    format!(
+        "kubectl annotate serviceaccount {} --namespace {} {PLUGIN_LABEL}={}{overwrite}",
+        account.name,
+        account.namespace,
+        all.join(",")
+    )
 }
 
 /// The host's client with one header: the tower service by which a plugin becomes its account.

@@ -1,7 +1,7 @@
 //! The shared watch caches: one informer for each kind and namespace (or all namespaces), whoever subscribes.
 //!
 //! It starts with its first subscriber and stops with its last. **It never widens access**: each watch runs as one of its subscribers, its sponsor; the others are told of
-//! changes only as far as they could list and watch themselves, which is asked when they come and then every 30 s. Secrets are never shared.
+//! changes only as far as they could list and watch themselves, which is asked when they come and then every 20 s. Secrets are never shared.
 
 mod run;
 mod store;
@@ -17,7 +17,7 @@ use std::{
 use async_trait::async_trait;
 use operetta_core::{
     cache::{Informers, Scope, Subscription},
-    name::{Namespace, ServiceAccount},
+    name::{Actor, Namespace},
     port::ApiError,
     resource::{ObjectKey, Resource},
 };
@@ -39,13 +39,13 @@ pub(crate) struct Watched {
     /// Where; none is everywhere.
     pub namespace: Option<Namespace>,
     /// For whom alone, where it is not shared.
-    pub owner: Option<ServiceAccount>,
+    pub owner: Option<Actor>,
 }
 
 impl Watched {
-    fn of(account: &ServiceAccount, resource: &Resource, namespace: Option<&Namespace>) -> Self {
+    fn of(actor: &Actor, resource: &Resource, namespace: Option<&Namespace>) -> Self {
         let secret = resource.group().is_empty() && resource.resource() == "secrets";
-        Self { resource: resource.clone(), namespace: namespace.cloned(), owner: secret.then(|| account.clone()) }
+        Self { resource: resource.clone(), namespace: namespace.cloned(), owner: secret.then(|| actor.clone()) }
     }
 }
 
@@ -84,30 +84,30 @@ impl SharedInformers {
         self.running_informers().len()
     }
 
-    /// The synced informer that an account subscribes to and whose watch covers a namespace (none: all of them), if there is one.
+    /// The synced informer that a plugin subscribes to and whose watch covers a namespace (none: all of them), if there is one.
     pub(crate) fn covering(
         &self,
-        account: &ServiceAccount,
+        actor: &Actor,
         resource: &Resource,
         namespace: Option<&Namespace>,
     ) -> Option<Arc<Informer>> {
         let running = self.running_informers();
         let find = |namespace: Option<&Namespace>| {
-            let running = running.get(&Watched::of(account, resource, namespace))?;
-            running.informer.serves(account).then(|| Arc::clone(&running.informer))
+            let running = running.get(&Watched::of(actor, resource, namespace))?;
+            running.informer.serves(actor).then(|| Arc::clone(&running.informer))
         };
         find(namespace).or_else(|| namespace.and_then(|_| find(None)))
     }
 
-    /// All informers that will see a write of this object by this account.
-    pub(crate) fn seeing(&self, account: &ServiceAccount, resource: &Resource, key: &ObjectKey) -> Vec<Arc<Informer>> {
+    /// All informers that will see a write of this object by this plugin.
+    pub(crate) fn seeing(&self, actor: &Actor, resource: &Resource, key: &ObjectKey) -> Vec<Arc<Informer>> {
         let running = self.running_informers();
-        let everywhere = running.get(&Watched::of(account, resource, None));
-        let here = key.namespace.as_ref().and_then(|n| running.get(&Watched::of(account, resource, Some(n))));
+        let everywhere = running.get(&Watched::of(actor, resource, None));
+        let here = key.namespace.as_ref().and_then(|n| running.get(&Watched::of(actor, resource, Some(n))));
         everywhere.into_iter().chain(here).map(|running| Arc::clone(&running.informer)).collect()
     }
 
-    fn join(&self, watched: Watched, account: &ServiceAccount, tap: &Arc<Tap>) -> Seat {
+    fn join(&self, watched: Watched, actor: &Actor, tap: &Arc<Tap>) -> Seat {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let mut running = self.running_informers();
         let entry = running.entry(watched.clone()).or_insert_with(|| {
@@ -115,7 +115,7 @@ impl SharedInformers {
             let task = self.runtime.spawn(run(Arc::clone(&informer), self.parts.clone()));
             Running { informer, _task: AbortOnDropHandle::new(task) }
         });
-        entry.informer.join(id, account, tap);
+        entry.informer.join(id, actor, tap);
         Seat { informers: self.this.clone(), watched, id }
     }
 
@@ -144,12 +144,7 @@ impl Drop for Seat {
 
 #[async_trait]
 impl Informers for SharedInformers {
-    async fn subscribe(
-        &self,
-        account: &ServiceAccount,
-        resource: &Resource,
-        scope: &Scope,
-    ) -> Result<Subscription, ApiError> {
+    async fn subscribe(&self, actor: &Actor, resource: &Resource, scope: &Scope) -> Result<Subscription, ApiError> {
         let namespaces: Vec<Option<&Namespace>> = match scope {
             Scope::All => vec![None],
             Scope::Namespaces(set) => set.iter().map(Some).collect(),
@@ -167,12 +162,12 @@ impl Informers for SharedInformers {
             }
         }
         for namespace in &namespaces {
-            self.parts.access.check_watch(account, resource, *namespace).await?;
+            self.parts.access.check_watch(actor, resource, *namespace).await?;
         }
         let (sender, changes) = mpsc::unbounded_channel();
         let tap = Arc::new(Tap::new(sender, namespaces.len()));
         let seats: Vec<Seat> =
-            namespaces.into_iter().map(|n| self.join(Watched::of(account, resource, n), account, &tap)).collect();
+            namespaces.into_iter().map(|n| self.join(Watched::of(actor, resource, n), actor, &tap)).collect();
         Ok(Subscription { kind: self.parts.discovery.watch(resource), changes, guard: Box::new(seats) })
     }
 }

@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use http::Request;
 use operetta_core::{
     cache::{KindInfo, Scope},
-    name::{ContinueToken, FieldSelector, LabelSelector, Namespace, ServiceAccount, Subresource},
+    name::{Actor, ContinueToken, FieldSelector, LabelSelector, Namespace, Subresource},
     port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch},
     resource::{ObjectKey, Resource},
 };
@@ -38,7 +38,7 @@ const PAGE: u32 = 500;
 
 /// The API server as one plugin sees it.
 pub struct PluginKubernetes {
-    account: ServiceAccount,
+    actor: Actor,
     scope: Scope,
     identity: Arc<dyn Identity>,
     discovery: Arc<Discovery>,
@@ -48,15 +48,15 @@ pub struct PluginKubernetes {
 }
 
 impl PluginKubernetes {
-    /// Acts as `account`, on objects within `scope` only.
+    /// Acts as the actor's account, on objects within `scope` only.
     pub fn new(
-        account: ServiceAccount,
+        actor: Actor,
         scope: Scope,
         identity: Arc<dyn Identity>,
         discovery: Arc<Discovery>,
         informers: Arc<SharedInformers>,
     ) -> Self {
-        Self { account, scope, identity, discovery, informers, events: Recorder::default(), applied: Mutex::default() }
+        Self { actor, scope, identity, discovery, informers, events: Recorder::default(), applied: Mutex::default() }
     }
 
     /// The kind, after checking that such an object can be and lies within the plugin's namespaces.
@@ -98,7 +98,7 @@ impl PluginKubernetes {
     }
 
     async fn ask(&self, request: Result<Request<Vec<u8>>, Fault>) -> Result<Value, Fault> {
-        let client = self.identity.client(&self.account).await.map_err(Fault::NoClient)?;
+        let client = self.identity.client(&self.actor).await.map_err(Fault::NoClient)?;
         send_json(&client, request?).await
     }
 
@@ -111,7 +111,7 @@ impl PluginKubernetes {
     ) -> Result<Entry, ApiError> {
         let url = Url::of(resource, key.namespace.as_ref()).object(&key.name);
         let answer = self.ask(url.get()).await;
-        let informers = self.informers.seeing(&self.account, resource, key);
+        let informers = self.informers.seeing(&self.actor, resource, key);
         match answer {
             Ok(object) => {
                 let entry = decode(what, object, resource, kind)?.1;
@@ -149,8 +149,7 @@ impl PluginKubernetes {
             Some(text) => Some(Requirements::parse(text.as_str())?),
             None => None,
         };
-        let (entries, resource_version) =
-            self.informers.covering(&self.account, resource, namespace)?.list(namespace)?;
+        let (entries, resource_version) = self.informers.covering(&self.actor, resource, namespace)?.list(namespace)?;
         let items: Vec<_> = entries
             .into_iter()
             .map(|entry| Arc::clone(&entry.cached.json))
@@ -240,7 +239,7 @@ impl Kubernetes for PluginKubernetes {
         if !live {
             // Whatever an informer covers is a kind that exists; the scope is checked all the same.
             self.check_scope(&what, key.namespace.as_ref())?;
-            match self.informers.covering(&self.account, resource, key.namespace.as_ref()).map(|i| i.get(key)) {
+            match self.informers.covering(&self.actor, resource, key.namespace.as_ref()).map(|i| i.get(key)) {
                 Some(Reading::Known(entry)) => return Ok(Arc::clone(&entry.cached.json)),
                 Some(Reading::Absent) => {
                     self.kind(&what, resource, key.namespace.as_ref()).await?;
@@ -324,12 +323,12 @@ impl Kubernetes for PluginKubernetes {
         let what = format!("publish an event about {} {}", event.resource, event.key);
         let kind = self.kind(&what, &event.resource, event.key.namespace.as_ref()).await?;
         let informer: Option<Arc<Informer>> =
-            self.informers.covering(&self.account, &event.resource, event.key.namespace.as_ref());
+            self.informers.covering(&self.actor, &event.resource, event.key.namespace.as_ref());
         let known = match informer.map(|i| i.get(&event.key)) {
             Some(Reading::Known(entry)) => Some(entry),
             _ => None,
         };
-        let client = self.identity.client(&self.account).await?;
+        let client = self.identity.client(&self.actor).await?;
         self.events.publish(&client, caller, &event, &kind, known.as_ref(), &what).await
     }
 }

@@ -56,8 +56,8 @@ use std::sync::Arc;
 
 use operetta_core::{
     cache::{Informers, Scope},
-    name::ServiceAccount,
-    port::Kubernetes,
+    name::Actor,
+    port::{ApiError, Kubernetes},
 };
 
 use crate::{
@@ -101,10 +101,18 @@ impl Cluster {
         self.informers.running()
     }
 
-    /// The API server as one plugin sees it: acting as `account`, within `scope` only.
-    pub fn kubernetes(&self, account: ServiceAccount, scope: Scope) -> Arc<dyn Kubernetes> {
+    /// Whether a plugin may act as its account, now.
+    ///
+    /// # Errors
+    /// As [`Identity::client`].
+    pub async fn check_actor(&self, actor: &Actor) -> Result<(), ApiError> {
+        self.identity.client(actor).await.map(drop)
+    }
+
+    /// The API server as one plugin sees it: acting as its account, within `scope` only.
+    pub fn kubernetes(&self, actor: Actor, scope: Scope) -> Arc<dyn Kubernetes> {
         Arc::new(PluginKubernetes::new(
-            account,
+            actor,
             scope,
             Arc::clone(&self.identity),
             Arc::clone(&self.discovery),

@@ -9,7 +9,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
 use kube::{Client, client::Body};
 use operetta_core::{
-    name::{AccountName, ControllerName, Namespace, PluginName, ServiceAccount},
+    name::{AccountName, Actor, ControllerName, Namespace, PluginName, ServiceAccount},
     port::Caller,
     resource::{ObjectKey, Resource},
 };
@@ -186,7 +186,10 @@ impl FakeApi {
             (_, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews") => {
                 (201, json!({"status": {"allowed": true}}))
             }
-            ("GET", path) if path.contains("/serviceaccounts/") => (200, json!({"kind": "ServiceAccount"})),
+            ("GET", path) if path.contains("/serviceaccounts/") => {
+                let name = path.rsplit('/').next().unwrap_or_default();
+                (200, json!({"kind": "ServiceAccount", "metadata": {"annotations": {"operetta.dev/plugin": name}}}))
+            }
             ("GET", path) if path.ends_with("/things") => (
                 200,
                 json!({"kind": "ThingList", "apiVersion": "x.example.com/v1", "metadata": {"resourceVersion": "100"}, "items": state.things}),
@@ -223,8 +226,10 @@ pub fn namespace(name: &str) -> Namespace {
     Namespace::parse(name).unwrap()
 }
 
-pub fn account(name: &str) -> ServiceAccount {
-    ServiceAccount { namespace: namespace("operetta-plugins"), name: AccountName::parse(name).unwrap() }
+/// A plugin with an account of its name.
+pub fn actor(name: &str) -> Actor {
+    let account = ServiceAccount { namespace: namespace("operetta-plugins"), name: AccountName::parse(name).unwrap() };
+    Actor { plugin: PluginName::parse(name).unwrap(), account }
 }
 
 pub fn caller(plugin: &str) -> Caller {

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     annotation::{PAUSED, RECONCILE_REQUESTED},
-    name::{NameError, Namespace, ServiceAccount},
+    name::{Actor, NameError, Namespace},
     port::ApiError,
     resource::{ObjectKey, Resource},
 };
@@ -196,17 +196,12 @@ pub struct Subscription {
 /// The shared watch caches.
 #[async_trait]
 pub trait Informers: Send + Sync {
-    /// Subscribes a plugin's account to the changes of a kind. Answers at once where the kind exists; a kind that does not exist yet is waited for in the background and
+    /// Subscribes a plugin, as its account, to the changes of a kind. Answers at once where the kind exists; a kind that does not exist yet is waited for in the background and
     /// counts as synced and empty until then, since a CRD may be installed after the plugin.
     ///
     /// # Errors
     /// `Forbidden` where the account may not list and watch the kind in that scope, naming what RBAC lacks; `Unavailable` where the API server cannot be asked.
-    async fn subscribe(
-        &self,
-        account: &ServiceAccount,
-        resource: &Resource,
-        scope: &Scope,
-    ) -> Result<Subscription, ApiError>;
+    async fn subscribe(&self, actor: &Actor, resource: &Resource, scope: &Scope) -> Result<Subscription, ApiError>;
 }
 
 #[cfg(test)]

@@ -256,6 +256,15 @@ impl fmt::Display for ServiceAccount {
     }
 }
 
+/// A plugin as the cluster sees it: the account that it acts as, and which plugin acts, since an account says which plugins may.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Actor {
+    /// Who acts.
+    pub plugin: PluginName,
+    /// As whom.
+    pub account: ServiceAccount,
+}
+
 /// Under which name a plugin's controller owns fields: `operetta:PLUGIN/CONTROLLER`, chosen by the host, at most 128 bytes as the API server demands.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FieldManager(String);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use operetta_core::{
     annotation::{PAUSED, RECONCILE_REQUESTED},
-    name::{AccountName, Namespace},
+    name::{AccountName, Actor, Namespace, ServiceAccount},
     port::{Level, Log, database::NoDatabases},
     share::Places,
 };
@@ -75,8 +75,10 @@ fn scene_of(places: usize) -> Scene {
     Scene { world, runs, shared, places }
 }
 
-fn account() -> ServiceAccount {
-    ServiceAccount { namespace: Namespace::parse("a").unwrap(), name: AccountName::parse("demo").unwrap() }
+fn actor() -> Actor {
+    let account =
+        ServiceAccount { namespace: Namespace::parse("a").unwrap(), name: AccountName::parse("demo").unwrap() };
+    Actor { plugin: "demo".parse().unwrap(), account }
 }
 
 fn spec() -> manifest::Controller {
@@ -85,7 +87,7 @@ fn spec() -> manifest::Controller {
 }
 
 async fn watches(world: &Arc<World>, spec: &manifest::Controller) -> Watches {
-    Watches::start(&Cluster(world.clone()), &account(), &Scope::All, spec).await.unwrap()
+    Watches::start(&Cluster(world.clone()), &actor(), &Scope::All, spec).await.unwrap()
 }
 
 impl Scene {

@@ -141,7 +141,7 @@ impl Plugin {
                     && running.declares_finalizers()
                     && (running.held() > 0 || !running.is_synced()) =>
             {
-                Step::Drain(if running.spec.deletion_policy == DeletionPolicy::Release {
+                Step::Keep(if running.spec.deletion_policy == DeletionPolicy::Release {
                     Mode::Rest
                 } else {
                     Mode::Drain

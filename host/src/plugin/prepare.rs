@@ -9,7 +9,7 @@ use operetta_core::{
     cache::Scope,
     effect::Ports,
     manifest::Manifest,
-    name::{ControllerName, Digest, ServiceAccount},
+    name::{Actor, ControllerName, Digest},
     port::{ApiError, Kubernetes, Level, Log},
 };
 use tokio::time::Instant;
@@ -73,6 +73,8 @@ impl Plugin {
         let problem = match self.code(wasm, &document).await {
             Ok(code) => match self.version(code, asked).await {
                 Ok(step) => return (step, None),
+                // Whoever may not act does not go on by what needs no account, such as channels.
+                Err(problem) if problem.is_of_account() => return (Step::Keep(Mode::Rest), Some(problem)),
                 Err(problem) => return (Step::Stay, Some(problem)),
             },
             Err(problem) => problem,
@@ -81,9 +83,10 @@ impl Plugin {
         match self.version(code, asked).await {
             Ok(step) => (step, Some(problem)),
             Err(other) => {
+                let step = if other.is_of_account() { Step::Keep(Mode::Rest) } else { Step::Stay };
                 let message =
                     format!("{}; and the version before it: {}: {}", problem.message, other.phase, other.message);
-                (Step::Stay, Some(Problem { message, passing: problem.passing || other.passing, ..problem }))
+                (step, Some(Problem { message, passing: problem.passing || other.passing, ..problem }))
             }
         }
     }
@@ -208,9 +211,10 @@ impl Plugin {
             let problem = Problem::passing(phase, error);
             if matches!(error, ApiError::Forbidden(_)) { problem.because(Reason::Forbidden) } else { problem }
         };
-        let port = self.host.identities.port(&self.name, &account, &scope).await;
+        let actor = Actor { plugin: self.name.clone(), account };
+        let port = self.host.identities.port(&actor, &scope).await;
         let port = port.map_err(|e| refused(Phase::Grant, &e))?;
-        let watches = self.watches(&code.manifest, &account, &scope).await;
+        let watches = self.watches(&code.manifest, &actor, &scope).await;
         let watches = watches.map_err(|e| refused(Phase::Start, &e))?;
         // Before the first object can hold a finalizer of it, the Plugin is held itself.
         let declares = code.manifest.controllers.iter().any(|controller| !controller.finalizers.is_empty());
@@ -225,7 +229,7 @@ impl Plugin {
             spec,
             mode,
             owner,
-            account,
+            account: actor.account,
             scope,
             policy,
             ports,
@@ -284,18 +288,18 @@ impl Plugin {
     async fn watches(
         &self,
         manifest: &Manifest,
-        account: &ServiceAccount,
+        actor: &Actor,
         scope: &Scope,
     ) -> Result<HashMap<ControllerName, Watches>, ApiError> {
         let mut watches = HashMap::new();
         for spec in &manifest.controllers {
             let kept = self.running.as_ref().is_some_and(|running| {
-                running.account == *account
+                running.account == actor.account
                     && running.scope == *scope
                     && running.controllers.get(&spec.name).is_some_and(|c| c.spec() == spec && !c.is_lost())
             });
             if !kept {
-                let started = Watches::start(&*self.host.informers, account, scope, spec).await?;
+                let started = Watches::start(&*self.host.informers, actor, scope, spec).await?;
                 watches.insert(spec.name.clone(), started);
             }
         }

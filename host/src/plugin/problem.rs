@@ -115,6 +115,16 @@ impl Problem {
         self.phase < Phase::Grant
     }
 
+    /// Whether the plugin may not act at all: the cluster refuses the account itself.
+    pub fn is_of_account(&self) -> bool {
+        self.phase == Phase::Grant && self.reason == Reason::Forbidden
+    }
+
+    /// What the version before does as long as it lasts.
+    pub fn meanwhile(&self) -> &'static str {
+        if self.is_of_account() { "reconciles nothing until then" } else { "runs on" }
+    }
+
     /// Whether it is about what the plugin may do.
     pub fn is_of_grants(&self) -> bool {
         self.phase == Phase::Grant || self.reason == Reason::Forbidden

@@ -24,7 +24,7 @@ impl Plugin {
                     let _ = tokio::task::spawn_blocking(kept).await;
                 }
             }
-            Step::Drain(mode) => self.set_mode(mode),
+            Step::Keep(mode) => self.set_mode(mode),
             Step::Suspend => {
                 let held = self.vitals.census().to_string();
                 self.stop().await;

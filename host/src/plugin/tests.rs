@@ -655,6 +655,26 @@ async fn a_plugin_whose_watch_is_refused_later_says_so_and_watches_again_when_it
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_plugin_whose_account_is_taken_away_reconciles_nothing_until_it_is_back() {
+    let stage = Stage::new();
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    stage.runs.act(|_, _| async { Ok(Outcome::RequeueAfter(Duration::from_secs(5))) });
+    stage.world.apply(&things(), "again");
+    seat.runs("1").await;
+    stage.runs.count(3).await;
+    stage.world.banish(true);
+    seat.problem("grant: forbidden by the cluster: the account names another plugin").await;
+    stage.runs.clear();
+    // Not even what needs nothing of the cluster.
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(stage.runs.all(), []);
+    stage.world.banish(false);
+    seat.runs("1").await;
+    stage.runs.count(3).await;
+    assert_eq!(stage.components.loads(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watch_that_is_lost_while_the_files_are_broken_is_restarted_too() {
     let stage = Stage::new();
     let mut seat = stage.plug("demo", &version("1"), &granted());

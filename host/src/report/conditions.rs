@@ -87,14 +87,14 @@ fn shown((version, digest): (&String, &Digest)) -> String {
     format!("version {version} ({})", digest.short())
 }
 
-/// What runs in spite of a problem.
-fn runs_on(seen: &Seen) -> String {
-    let switched = seen.status.switched.as_ref();
-    switched.map_or_else(|| "nothing runs".to_owned(), |s| format!("{} runs on", shown((&s.version, &s.digest))))
-}
-
 fn told(problem: &Problem, seen: &Seen) -> String {
-    format!("{}; {}", problem.message, runs_on(seen))
+    let message = &problem.message;
+    match &seen.status.switched {
+        None => format!("{message}; nothing runs"),
+        Some(switched) => {
+            format!("{message}; {} {}", shown((&switched.version, &switched.digest)), problem.meanwhile())
+        }
+    }
 }
 
 fn loaded(seen: &Seen) -> Says {

@@ -114,8 +114,8 @@ fn cases() -> Vec<Case> {
             ..text(
                 "no-account",
                 nobody.to_text(),
-                "start",
-                &["operetta-plugins/nobody does not exist", "operetta install"],
+                "grant",
+                &["operetta-plugins/nobody does not exist", "operetta install", "kubectl create serviceaccount nobody"],
             )
         },
         text(
@@ -205,7 +205,7 @@ async fn bad_files_are_named_with_phase_and_next_step_and_a_neighbour_goes_on() 
             let file = match *phase {
                 "verify" | "compile" | "describe" => error.starts_with(&format!("{name}.wasm")),
                 "fetch" => error.contains(&format!("{name}.yaml")) || error.contains(&format!("{name}.wasm")),
-                "grant" => error.contains(&format!("{name}.yaml")),
+                "grant" => error.contains(&format!("{name}.yaml")) || error.contains("service account"),
                 // What stands in the way is no file of the plugin.
                 _ => true,
             };

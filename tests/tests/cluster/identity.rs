@@ -1,13 +1,13 @@
 //! Who acts: the plugin's own service account, as the API server's audit log sees it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::ServiceAccount as KubeServiceAccount,
 };
 use kube::{
-    api::PostParams,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use operetta_cluster::{
@@ -16,9 +16,9 @@ use operetta_cluster::{
     install::{Installation, Outcome, host_rbac, install},
 };
 use operetta_core::{
-    cache::Scope,
+    cache::{Scope, Subscription},
     grant::Rule,
-    name::{AccountName, PluginName, ServiceAccount},
+    name::{AccountName, Actor, PluginName, ServiceAccount},
     port::ApiError,
 };
 use serde_json::json;
@@ -38,20 +38,39 @@ async fn the_audit_log_sees_the_plugin_and_not_the_host() {
     layer.kubernetes(&p).create(&caller("p"), &config_maps(), Some(&layer.here()), body).await.unwrap();
     let Some(requests) = layer.requests(&p, since).await else { return };
     let create = requests.iter().find(|r| r.verb == "create").expect("a create by the account");
-    assert_eq!(create.acting_user(), p.user());
-    assert_ne!(create.user(), p.user());
+    assert_eq!(create.acting_user(), p.account.user());
+    assert_ne!(create.user(), p.account.user());
     assert!(create.uri.contains("fieldManager=operetta%3Ap%2Fc"), "{}", create.uri);
 }
 
 #[tokio::test]
 async fn an_account_that_does_not_exist_is_never_impersonated() {
     let layer = layer().await;
-    let missing = ServiceAccount { namespace: layer.here(), name: AccountName::parse("missing").unwrap() };
+    let missing = layer.actor("missing");
     let error = layer.kubernetes(&missing).get(&caller("p"), &config_maps(), &layer.key("a"), true).await.unwrap_err();
     let ApiError::Forbidden(why) = error else { panic!("{error:?}") };
     assert!(why.contains("does not exist") && why.contains("kubectl create serviceaccount missing"), "{why}");
     if let Some(requests) = layer.requests(&missing, None).await {
         assert!(requests.is_empty(), "{requests:#?}");
+    }
+}
+
+#[tokio::test]
+async fn an_account_that_is_deleted_or_names_another_plugin_is_revoked_within_30_s() {
+    let layer = layer().await;
+    let (gone, other) = (layer.capable("gone").await, layer.capable("other").await);
+    let (mut a, mut b) = (layer.subscribe(&gone, &config_maps()).await, layer.subscribe(&other, &config_maps()).await);
+    let accounts = layer.namespace.api::<KubeServiceAccount>();
+    accounts.delete("gone", &DeleteParams::default()).await.unwrap();
+    let away = json!({"metadata": {"annotations": {"operetta.dev/plugin": "somebody"}}});
+    accounts.patch("other", &PatchParams::default(), &Patch::Merge(away)).await.unwrap();
+    let ended = async |subscription: &mut Subscription| while subscription.changes.recv().await.is_some() {};
+    let both = async { tokio::join!(ended(&mut a), ended(&mut b)) };
+    tokio::time::timeout(Duration::from_secs(33), both).await.expect("no more changes are told");
+    for (actor, why) in [(&gone, "does not exist"), (&other, "says that somebody may act as it, and not other")] {
+        let get = layer.kubernetes(actor).get(&caller("p"), &config_maps(), &layer.key("a"), false).await;
+        let Err(ApiError::Forbidden(said)) = get else { panic!("{get:?}") };
+        assert!(said.contains(why) && said.contains("kubectl annotate serviceaccount"), "{said}");
     }
 }
 
@@ -74,9 +93,10 @@ async fn an_installation_is_all_that_a_plugin_needs_and_repeating_it_changes_not
         ..Rule::default()
     };
     let account = ServiceAccount { namespace: layer.here(), name: AccountName::parse("installed").unwrap() };
+    let actor = Actor { plugin: PluginName::parse(layer.namespace.name()).unwrap(), account: account.clone() };
     let installation = Installation {
-        plugin: PluginName::parse(layer.namespace.name()).unwrap(),
-        account: account.clone(),
+        plugin: actor.plugin.clone(),
+        account,
         crds: vec![crd],
         rules: vec![rule],
         events: true,
@@ -97,10 +117,10 @@ async fn an_installation_is_all_that_a_plugin_needs_and_repeating_it_changes_not
     assert!(second.iter().all(|i| i.outcome == Outcome::Unchanged), "{second:?}");
 
     // Straight away, since an installation waits for its kinds.
-    let subscription = layer.subscribe(&account, &layer.things()).await;
+    let subscription = layer.subscribe(&actor, &layer.things()).await;
     assert!(subscription.kind.borrow().is_some());
     let body = operetta_core::port::Patch::Apply(json!({"spec": {"size": 1}}).to_string());
-    layer.kubernetes(&account).patch(&caller("p"), &layer.things(), &layer.key("t"), None, body).await.unwrap();
+    layer.kubernetes(&actor).patch(&caller("p"), &layer.things(), &layer.key("t"), None, body).await.unwrap();
 
     // Another plugin that brings the same kind is refused, whatever else it asks for.
     let other = Installation { plugin: PluginName::parse("another").unwrap(), ..installation };
@@ -115,7 +135,7 @@ async fn the_hosts_own_narrow_rights_suffice() {
     let admin = layer().await;
     let host = admin.account("host").await;
     let unique = |name: &str| format!("{name}-{}", admin.namespace.name());
-    for mut object in host_rbac(&host, &admin.here()) {
+    for mut object in host_rbac(&host.account, &admin.here()) {
         let kind = object["kind"].as_str().unwrap().to_owned();
         // Plugins live beside the host here, and nothing is said about Plugins, whose events lie in `default`.
         let elsewhere = object["metadata"]["namespace"].as_str().is_some_and(|name| name != admin.namespace.name());
@@ -157,8 +177,9 @@ async fn the_hosts_own_narrow_rights_suffice() {
     kubernetes.create(&caller("p"), &config_maps(), Some(&narrow.here()), body).await.unwrap();
     kubernetes.get(&caller("p"), &config_maps(), &narrow.key("a"), false).await.unwrap();
     // It cannot become an account of any other namespace.
-    let controller =
+    let account =
         ServiceAccount { namespace: "kube-system".parse().unwrap(), name: AccountName::parse("default").unwrap() };
+    let controller = Actor { account, ..p };
     let error =
         narrow.kubernetes(&controller).get(&caller("p"), &config_maps(), &narrow.key("a"), true).await.unwrap_err();
     assert!(matches!(error, ApiError::Forbidden(_)), "{error:?}");

@@ -14,7 +14,7 @@ use operetta_cluster::{
 };
 use operetta_core::{
     cache::{Change, Scope, Subscription},
-    name::{AccountName, ControllerName, Namespace, PluginName, ServiceAccount},
+    name::{AccountName, Actor, ControllerName, Namespace, PluginName, ServiceAccount},
     port::{Caller, Kubernetes},
     resource::{ObjectKey, Resource},
 };
@@ -62,15 +62,22 @@ impl Layer {
         ObjectKey::parse(Some(self.namespace.name()), name).unwrap()
     }
 
-    /// A service account of this namespace without any rights.
-    pub async fn account(&self, name: &str) -> ServiceAccount {
-        self.apply("", "v1", "ServiceAccount", "serviceaccounts", &json!({"metadata": {"name": name}})).await;
-        ServiceAccount { namespace: self.here(), name: AccountName::parse(name).unwrap() }
+    /// The plugin of this name with a service account of this namespace.
+    pub fn actor(&self, name: &str) -> Actor {
+        let account = ServiceAccount { namespace: self.here(), name: AccountName::parse(name).unwrap() };
+        Actor { plugin: PluginName::parse(name).unwrap(), account }
+    }
+
+    /// With the account, which has no rights.
+    pub async fn account(&self, name: &str) -> Actor {
+        let account = json!({"metadata": {"name": name, "annotations": {"operetta.dev/plugin": name}}});
+        self.apply("", "v1", "ServiceAccount", "serviceaccounts", &account).await;
+        self.actor(name)
     }
 
     /// Lets it do all with these resources of this namespace.
-    pub async fn allow(&self, account: &ServiceAccount, groups: &[&str], resources: &[&str]) {
-        let group = "rbac.authorization.k8s.io";
+    pub async fn allow(&self, actor: &Actor, groups: &[&str], resources: &[&str]) {
+        let (group, account) = ("rbac.authorization.k8s.io", &actor.account);
         let role = json!({"metadata": {"name": account.name.as_str()}, "rules": [{"apiGroups": groups, "resources": resources, "verbs": ["*"]}]});
         self.apply(group, "v1", "Role", "roles", &role).await;
         let binding = json!({
@@ -81,25 +88,25 @@ impl Layer {
     }
 
     /// An account that may do all with config maps, events and deployments here.
-    pub async fn capable(&self, name: &str) -> ServiceAccount {
-        let account = self.account(name).await;
+    pub async fn capable(&self, name: &str) -> Actor {
+        let actor = self.account(name).await;
         self.allow(
-            &account,
+            &actor,
             &["", "apps", "events.k8s.io"],
             &["configmaps", "deployments", "deployments/status", "events"],
         )
         .await;
-        account
+        actor
     }
 
-    pub fn kubernetes(&self, account: &ServiceAccount) -> Arc<dyn Kubernetes> {
-        self.cluster.kubernetes(account.clone(), self.scope())
+    pub fn kubernetes(&self, actor: &Actor) -> Arc<dyn Kubernetes> {
+        self.cluster.kubernetes(actor.clone(), self.scope())
     }
 
     /// Subscribes in this namespace, once RBAC has come through, and waits until all that exists is told.
-    pub async fn subscribe(&self, account: &ServiceAccount, resource: &Resource) -> Subscription {
+    pub async fn subscribe(&self, actor: &Actor, resource: &Resource) -> Subscription {
         let mut subscription = eventually("the account may subscribe", SOON, async || {
-            Ok(self.cluster.informers().subscribe(account, resource, &self.scope()).await?)
+            Ok(self.cluster.informers().subscribe(actor, resource, &self.scope()).await?)
         })
         .await
         .unwrap();
@@ -134,10 +141,10 @@ impl Layer {
     }
 
     /// What this account asked for since then, as `verb resource-path`; none on a cluster whose audit log is not ours.
-    pub async fn requests(&self, account: &ServiceAccount, since: Option<Position>) -> Option<Vec<Request>> {
+    pub async fn requests(&self, actor: &Actor, since: Option<Position>) -> Option<Vec<Request>> {
         let audit = shared().audit_log()?;
         audit.settle(&self.client()).await.unwrap();
-        let mut filter = Filter::all().impersonated(&account.user());
+        let mut filter = Filter::all().impersonated(&actor.account.user());
         if let Some(since) = since {
             filter = filter.after(since);
         }

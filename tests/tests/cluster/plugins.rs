@@ -5,10 +5,14 @@
 use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, ensure};
-use k8s_openapi::api::{core::v1::ConfigMap, events::v1::Event};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, ServiceAccount},
+    events::v1::Event,
+    rbac::v1::ClusterRoleBinding,
+};
 use kube::{
     Api, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use operetta_tests::{
     control_plane::Cluster,
@@ -21,6 +25,9 @@ use operetta_tests::{
 use serde_json::{Value, json};
 
 use crate::shared::{SOON, TestNamespace, built, installed, namespace, run, shared};
+
+/// Where plugins' accounts are.
+const ACCOUNTS: &str = "operetta-plugins";
 
 /// A plugin of one test, under a name of its own.
 struct Stage {
@@ -53,14 +60,14 @@ fn kubectl(arguments: &[&str]) -> anyhow::Result<String> {
 }
 
 impl Stage {
-    async fn new() -> Self {
+    async fn new(component: &str) -> Self {
         let namespace = namespace().await;
         let launch = Launch::new(built(), shared().kubeconfig()).host_namespace(namespace.name());
-        Self::of(launch, namespace).await
+        Self::of(launch, namespace, component).await
     }
 
-    /// With a host that runs the Plugins of this stage alone.
-    async fn of(launch: Launch, namespace: TestNamespace) -> Self {
+    /// With a host that runs the Plugins of this stage alone, and an account with the rights of a shipped component.
+    async fn of(launch: Launch, namespace: TestNamespace, component: &str) -> Self {
         let client = namespace.client();
         installed();
         // The kind itself, which any of these tests may be the first to apply.
@@ -83,7 +90,27 @@ impl Stage {
             .await
             .unwrap();
         let name = format!("p-{}", namespace.name());
-        Self { namespace, name, plugins, host }
+        let stage = Self { namespace, name, plugins, host };
+        stage.account(component).await;
+        stage
+    }
+
+    /// Makes the account that the plugin acts as unless told otherwise, which names it.
+    async fn account(&self, component: &str) {
+        let account: ServiceAccount = serde_json::from_value(json!({
+            "metadata": {"name": self.name, "annotations": {"operetta.dev/plugin": self.name}},
+        }))
+        .unwrap();
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.namespace.client(), ACCOUNTS);
+        accounts.create(&PostParams::default(), &account).await.unwrap();
+        let binding: ClusterRoleBinding = serde_json::from_value(json!({
+            "metadata": {"name": self.name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": format!("operetta:{component}")},
+            "subjects": [{"kind": "ServiceAccount", "name": self.name, "namespace": ACCOUNTS}],
+        }))
+        .unwrap();
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.namespace.client());
+        bindings.create(&PostParams::default(), &binding).await.unwrap();
     }
 
     /// A ConfigMap with a component, or a part of one.
@@ -101,12 +128,11 @@ impl Stage {
         maps.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(map)).await.unwrap();
     }
 
-    /// The spec of a shipped component's document, under the account that was made for it.
+    /// The spec of a shipped component's document.
     fn spec(component: &str, source: &Value, edit: impl FnOnce(Document) -> Document) -> Value {
         let document = edit(Document::of(installed().component(component).unwrap()).unwrap());
         let document: Value = serde_json::from_str(&document.to_text()).unwrap();
         let mut spec = document["spec"].clone();
-        spec["serviceAccount"] = json!({"name": component});
         spec["source"] = source.clone();
         spec
     }
@@ -174,7 +200,7 @@ fn digest(wasm: &[u8]) -> String {
 pub async fn story(launch: Launch, maps: Api<ConfigMap>) {
     // Such a Plugin is held itself, so that it cannot go before its objects.
     const WITH_FINALIZER: &str = "memcached";
-    let stage = Stage::of(launch, namespace().await).await;
+    let stage = Stage::of(launch, namespace().await, WITH_FINALIZER).await;
     let names = ["good", "absent"].map(|name| format!("{name}-{}", stage.name));
     let parts = operetta::package::pack(&installed().component(WITH_FINALIZER).unwrap().code().unwrap()).unwrap();
     let [good, absent] = names.each_ref().map(|name| json!({"configMap": {"name": name, "chunks": parts.len()}}));
@@ -193,7 +219,7 @@ pub async fn story(launch: Launch, maps: Api<ConfigMap>) {
 
 #[tokio::test]
 async fn a_plugin_of_the_cluster_lives_from_its_chunks_and_says_how_it_fares() {
-    let stage = Stage::new().await;
+    let stage = Stage::new("hostile").await;
     let (one, two) = (hostile(), hostile_version(&hostile(), "1.1.0").unwrap());
     let source = |chunks: usize| json!({"configMap": {"name": "code", "chunks": chunks}});
     let parts: Vec<_> = one.chunks(one.len().div_ceil(3)).collect();
@@ -279,8 +305,31 @@ async fn a_plugin_of_the_cluster_lives_from_its_chunks_and_says_how_it_fares() {
 }
 
 #[tokio::test]
+async fn a_plugin_rests_while_its_account_does_not_name_it() {
+    let stage = Stage::new("hostile").await;
+    stage.mischiefs().apply("one", &act("behave")).await.unwrap();
+    let parts = operetta::package::pack(&hostile()).unwrap();
+    for (number, part) in parts.iter().enumerate() {
+        stage.put(&format!("code-{number}"), part).await;
+    }
+    let source = json!({"configMap": {"name": "code", "chunks": parts.len()}});
+    stage.apply(&Stage::spec("hostile", &source, |document| document)).await;
+    stage.looked_after("1.0.0").await;
+    let account = ["annotate", "serviceaccount", &stage.name, "--namespace", ACCOUNTS];
+    kubectl(&[&account[..], &["operetta.dev/plugin-"]].concat()).unwrap();
+    let said = stage.says("Granted", "False", "Forbidden").await;
+    let typed = format!("kubectl {} operetta.dev/plugin={}", account.join(" "), stage.name);
+    assert!(said.contains(&typed) && said.ends_with("reconciles nothing until then"), "{said}");
+    stage.says("Ready", "False", "Forbidden").await;
+    kubectl(&typed.split(' ').skip(1).collect::<Vec<_>>()).unwrap();
+    stage.says("Ready", "True", "Running").await;
+    stage.plugins.delete(&stage.name, &DeleteParams::default()).await.unwrap();
+    stage.gone().await;
+}
+
+#[tokio::test]
 async fn a_plugin_whose_finalizers_are_held_goes_as_its_policy_says() {
-    let stage = Stage::new().await;
+    let stage = Stage::new("petstore").await;
     let store = PetStore::start(run(), built()).await.unwrap();
     let pets = pets(&stage.namespace.client(), stage.namespace.name());
     let component = installed().component("petstore").unwrap();
@@ -354,7 +403,7 @@ async fn a_plugin_whose_finalizers_are_held_goes_as_its_policy_says() {
 
 #[tokio::test]
 async fn one_line_puts_a_component_into_the_cluster_and_the_second_plugin_of_a_kind_waits() {
-    let mut stage = Stage::new().await;
+    let mut stage = Stage::new("hostile").await;
     // The CRDs that a component brings belong to the plugin of its own name.
     let second = std::mem::replace(&mut stage.name, "hostile".to_owned());
     let (wasm, here) = (&installed().component("hostile").unwrap().wasm, stage.namespace.name().to_owned());

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::*;
 use crate::{
     identity::Impersonation,
-    testing::{FakeApi, account, namespace},
+    testing::{FakeApi, actor, namespace},
 };
 
 #[tokio::test(start_paused = true)]
@@ -23,7 +23,7 @@ async fn a_yes_is_believed_for_a_while_and_a_no_never() {
     let pods = Resource::parse("", "v1", "pods").unwrap();
     let here = namespace("n");
     let asked = || api.sent().into_iter().filter(|s| s.path.ends_with("reviews")).collect::<Vec<_>>();
-    let check = async || access.check_watch(&account("p"), &pods, Some(&here)).await;
+    let check = async || access.check_watch(&actor("p"), &pods, Some(&here)).await;
     let Err(Refusal::Lacks(why)) = check().await else { panic!() };
     assert!(why.contains("may not list pods in namespace n"), "{why}");
     assert_eq!(asked().len(), 1);
@@ -36,9 +36,9 @@ async fn a_yes_is_believed_for_a_while_and_a_no_never() {
         review["spec"]["resourceAttributes"],
         json!({"group": "", "version": "v1", "resource": "pods", "verb": "watch", "namespace": "n"})
     );
-    assert_eq!(asked()[2].user, Some(account("p").user()));
+    assert_eq!(asked()[2].user, Some(actor("p").account.user()));
     tokio::time::advance(BELIEVED_FOR).await;
     check().await.unwrap();
-    access.recheck_watch(&account("p"), &pods, Some(&here)).await.unwrap();
+    access.recheck_watch(&actor("p"), &pods, Some(&here)).await.unwrap();
     assert_eq!(asked().len(), 7);
 }

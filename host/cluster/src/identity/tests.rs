@@ -4,13 +4,13 @@ use operetta_core::{cache::Scope, resource::Resource};
 use serde_json::json;
 
 use super::*;
-use crate::testing::{FakeApi, account, status};
+use crate::testing::{FakeApi, actor, status};
 
 #[tokio::test(start_paused = true)]
 async fn nothing_that_is_sent_can_choose_another_user_or_a_group() {
     let api = FakeApi::new(|_| None);
     let identity = Impersonation::new(api.client());
-    let client = identity.client(&account("p")).await.unwrap();
+    let client = identity.client(&actor("p")).await.unwrap();
     let request = Request::get("/version")
         .header("Impersonate-User", "admin")
         .header("Impersonate-Group", "system:masters")
@@ -18,7 +18,7 @@ async fn nothing_that_is_sent_can_choose_another_user_or_a_group() {
         .header("impersonate-uid", "1");
     client.send(request.body(Body::empty()).unwrap()).await.unwrap();
     let sent = api.sent().pop().unwrap();
-    assert_eq!(sent.user, Some(account("p").user()));
+    assert_eq!(sent.user, Some(actor("p").account.user()));
     assert_eq!(sent.impersonation, ["impersonate-user"]);
     // The host's own requests stay its own.
     assert_eq!(api.sent()[0].user, None);
@@ -29,34 +29,70 @@ async fn an_account_is_looked_up_once_in_a_while() {
     let api = FakeApi::new(|_| None);
     let identity = Impersonation::new(api.client());
     for _ in 0..3 {
-        identity.client(&account("p")).await.unwrap();
+        identity.client(&actor("p")).await.unwrap();
     }
     assert_eq!(api.sent().len(), 1);
-    tokio::time::advance(EXISTS_FOR).await;
-    identity.client(&account("p")).await.unwrap();
+    tokio::time::advance(BELIEVED_FOR).await;
+    identity.client(&actor("p")).await.unwrap();
     assert_eq!(api.sent().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn expired_credentials_of_the_host_say_nothing_about_the_account() {
     let api = FakeApi::new(|_| Some(status(401, "Unauthorized", "expired", &json!({}))));
-    assert!(matches!(Impersonation::new(api.client()).client(&account("p")).await, Err(ApiError::Unavailable(_))));
+    assert!(matches!(Impersonation::new(api.client()).client(&actor("p")).await, Err(ApiError::Unavailable(_))));
+}
+
+/// An API server that says this of the account.
+fn naming(annotations: Value) -> std::sync::Arc<FakeApi> {
+    FakeApi::new(move |sent| {
+        let asked = sent.path.contains("/serviceaccounts/");
+        asked.then(|| (200, json!({"kind": "ServiceAccount", "metadata": {"annotations": annotations}})))
+    })
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_account_loses_its_access() {
-    let gone = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let api = FakeApi::new({
-        let gone = std::sync::Arc::clone(&gone);
-        move |sent| {
-            let away = sent.path.contains("/serviceaccounts/") && gone.load(std::sync::atomic::Ordering::Relaxed);
-            away.then(|| status(404, "NotFound", "no", &json!({})))
-        }
-    });
-    let cluster = api.cluster();
-    let things = Resource::parse("x.example.com", "v1", "things").unwrap();
-    let mut subscription = cluster.informers().subscribe(&account("p"), &things, &Scope::All).await.unwrap();
-    gone.store(true, std::sync::atomic::Ordering::Relaxed);
-    let ended = async { while subscription.changes.recv().await.is_some() {} };
-    tokio::time::timeout(Duration::from_secs(62), ended).await.expect("the stream ends soon");
+async fn an_account_is_only_for_the_plugins_that_it_names() {
+    let line = "`kubectl annotate serviceaccount p --namespace operetta-plugins operetta.dev/plugin=";
+    for (annotations, said, typed) in [
+        (json!(null), "does not say which plugin may act as it", "p`"),
+        (json!({"operetta.dev/plugin": ""}), "does not say which plugin may act as it", "p`"),
+        (json!({"operetta.dev/plugin": "q, pp"}), "says that q, pp may act as it, and not p", "q,pp,p --overwrite`"),
+        (json!({"operetta.dev/plugins": "p"}), "does not say", "p`"),
+    ] {
+        let refused = Impersonation::new(naming(annotations).client()).client(&actor("p")).await;
+        let Err(ApiError::Forbidden(why)) = refused else { panic!("{:?}", refused.err()) };
+        assert!(why.contains(said) && why.contains(&format!("{line}{typed}")), "{why}");
+    }
+    for names in ["p", "q,p", " p , q"] {
+        let api = naming(json!({"operetta.dev/plugin": names}));
+        Impersonation::new(api.client()).client(&actor("p")).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_is_gone_or_names_the_plugin_no_more_is_revoked_within_30_s() {
+    for after in [
+        status(404, "NotFound", "no", &json!({})),
+        (200, json!({"kind": "ServiceAccount", "metadata": {"annotations": {"operetta.dev/plugin": "q"}}})),
+    ] {
+        let revoked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let api = FakeApi::new({
+            let revoked = std::sync::Arc::clone(&revoked);
+            move |sent| {
+                let asked = sent.path.contains("/serviceaccounts/");
+                (asked && revoked.load(std::sync::atomic::Ordering::Relaxed)).then(|| after.clone())
+            }
+        });
+        let cluster = api.cluster();
+        let things = Resource::parse("x.example.com", "v1", "things").unwrap();
+        let mut subscription = cluster.informers().subscribe(&actor("p"), &things, &Scope::All).await.unwrap();
+        // Somebody else asks right before, so that it is believed as long as it can be.
+        tokio::time::sleep(Duration::from_secs(19)).await;
+        cluster.check_actor(&actor("p")).await.unwrap();
+        revoked.store(true, std::sync::atomic::Ordering::Relaxed);
+        let ended = async { while subscription.changes.recv().await.is_some() {} };
+        tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the stream ends soon");
+        assert!(matches!(cluster.check_actor(&actor("p")).await, Err(ApiError::Forbidden(_))));
+    }
 }

@@ -8,12 +8,12 @@ use kube::{
     core::ApiResource,
     runtime::watcher::{self, Event, watcher},
 };
-use operetta_core::{backoff::Backoff, cache::KindInfo, name::ServiceAccount, port::ApiError, resource::Resource};
+use operetta_core::{backoff::Backoff, cache::KindInfo, name::Actor, port::ApiError, resource::Resource};
 use tracing::{debug, info, warn};
 
 use super::store::Informer;
 use crate::{
-    access::{Access, BELIEVED_FOR, Refusal},
+    access::{Access, LOOK_AGAIN_AFTER, Refusal},
     discovery::Discovery,
     identity::Identity,
     object::{Entry, Watched},
@@ -53,20 +53,20 @@ pub async fn run(informer: Arc<Informer>, parts: Parts) {
 
 async fn recheck(informer: &Informer, parts: &Parts) {
     loop {
-        tokio::time::sleep(BELIEVED_FOR).await;
-        for account in informer.accounts() {
-            recheck_account(informer, parts, &account).await;
+        tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+        for actor in informer.actors() {
+            recheck_actor(informer, parts, &actor).await;
         }
     }
 }
 
 /// Answers whether the account still has the right, and ends its streams if not. An API server that cannot be asked changes nothing: it cannot tell anything new either.
-async fn recheck_account(informer: &Informer, parts: &Parts, account: &ServiceAccount) -> bool {
+async fn recheck_actor(informer: &Informer, parts: &Parts, actor: &Actor) -> bool {
     let watched = &informer.watched;
-    match parts.access.recheck_watch(account, &watched.resource, watched.namespace.as_ref()).await {
+    match parts.access.recheck_watch(actor, &watched.resource, watched.namespace.as_ref()).await {
         Err(Refusal::Lacks(why)) => {
-            warn!(%account, resource = %watched.resource, why, "an account lost its right to watch");
-            informer.revoke(account);
+            warn!(plugin = %actor.plugin, account = %actor.account, resource = %watched.resource, why, "an account lost its right to watch");
+            informer.revoke(actor);
             false
         }
         _ => true,
@@ -112,20 +112,22 @@ async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, 
     let resource = &informer.watched.resource;
     let mut refusals = 0;
     loop {
-        let accounts = informer.accounts();
-        let Some(sponsor) = accounts.get(refusals % accounts.len().max(1)).cloned() else {
+        let actors = informer.actors();
+        let Some(sponsor) = actors.get(refusals % actors.len().max(1)).cloned() else {
             informer.changed.notified().await;
             continue;
         };
-        debug!(%resource, namespace = ?informer.watched.namespace, %sponsor, "watching");
+        debug!(%resource, namespace = ?informer.watched.namespace, sponsor = %sponsor.account, "watching");
         match watch_as(informer, parts, kind, &sponsor, failures).await {
-            End::Sponsor => info!(%resource, %sponsor, "the sponsor of a watch left; another goes on"),
+            End::Sponsor => {
+                info!(%resource, sponsor = %sponsor.account, "the sponsor of a watch left; another goes on");
+            }
             End::Refused(why) => {
                 refusals += 1;
-                if recheck_account(informer, parts, &sponsor).await {
+                if recheck_actor(informer, parts, &sponsor).await {
                     // RBAC says yes and the request is refused all the same: an authorizer that knows more, or RBAC that changes right now.
                     *failures += 1;
-                    warn!(%resource, %sponsor, why, "a watch is refused and tried again");
+                    warn!(%resource, sponsor = %sponsor.account, why, "a watch is refused and tried again");
                     pause(*failures).await;
                 }
             }
@@ -146,13 +148,7 @@ async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, 
     }
 }
 
-async fn watch_as(
-    informer: &Informer,
-    parts: &Parts,
-    kind: &KindInfo,
-    sponsor: &ServiceAccount,
-    failures: &mut u32,
-) -> End {
+async fn watch_as(informer: &Informer, parts: &Parts, kind: &KindInfo, sponsor: &Actor, failures: &mut u32) -> End {
     let client = match parts.identity.client(sponsor).await {
         Ok(client) => client,
         Err(ApiError::Forbidden(why)) => return End::Refused(why),
@@ -170,7 +166,7 @@ async fn watch_as(
             event = stream.next() => event,
             () = informer.relist.notified() => return End::Failed("a list is needed to know what was written".to_owned()),
             () = informer.changed.notified() => {
-                if informer.accounts().contains(sponsor) {
+                if informer.actors().contains(sponsor) {
                     continue;
                 }
                 return End::Sponsor;

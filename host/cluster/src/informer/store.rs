@@ -10,7 +10,7 @@ use std::{
 
 use operetta_core::{
     cache::Change,
-    name::{Namespace, ServiceAccount},
+    name::{Actor, Namespace},
     resource::ObjectKey,
 };
 use tokio::sync::{Notify, mpsc};
@@ -65,7 +65,7 @@ impl Tap {
 }
 
 struct Subscriber {
-    account: ServiceAccount,
+    actor: Actor,
     tap: Arc<Tap>,
     synced: bool,
 }
@@ -136,7 +136,7 @@ impl Informer {
     // Subscribers.
 
     /// Tells a new subscriber all that is known, and from now on what changes.
-    pub fn join(&self, id: u64, account: &ServiceAccount, tap: &Arc<Tap>) {
+    pub fn join(&self, id: u64, actor: &Actor, tap: &Arc<Tap>) {
         let mut state = self.state();
         for (key, entry) in &state.store {
             tap.tell(Change::Object {
@@ -150,7 +150,7 @@ impl Informer {
         if synced {
             tap.synced();
         }
-        state.subscribers.insert(id, Subscriber { account: account.clone(), tap: Arc::clone(tap), synced });
+        state.subscribers.insert(id, Subscriber { actor: actor.clone(), tap: Arc::clone(tap), synced });
         drop(state);
         self.changed.notify_one();
     }
@@ -165,30 +165,30 @@ impl Informer {
         left
     }
 
-    /// Ends the streams of an account that lost its right.
-    pub fn revoke(&self, account: &ServiceAccount) {
-        for subscriber in self.state().subscribers.values().filter(|s| s.account == *account) {
+    /// Ends the streams of a plugin whose account lost its right.
+    pub fn revoke(&self, actor: &Actor) {
+        for subscriber in self.state().subscribers.values().filter(|s| s.actor == *actor) {
             subscriber.tap.close();
         }
         self.changed.notify_one();
     }
 
-    /// The accounts that are told of changes, each once, in the order of their coming.
-    pub fn accounts(&self) -> Vec<ServiceAccount> {
+    /// The plugins that are told of changes, each once, in the order of their coming.
+    pub fn actors(&self) -> Vec<Actor> {
         let state = self.state();
-        let mut accounts: Vec<ServiceAccount> = Vec::new();
+        let mut actors: Vec<Actor> = Vec::new();
         for subscriber in state.subscribers.values().filter(|s| s.tap.is_open()) {
-            if !accounts.contains(&subscriber.account) {
-                accounts.push(subscriber.account.clone());
+            if !actors.contains(&subscriber.actor) {
+                actors.push(subscriber.actor.clone());
             }
         }
-        accounts
+        actors
     }
 
-    /// Whether the cache may answer this account.
-    pub fn serves(&self, account: &ServiceAccount) -> bool {
+    /// Whether the cache may answer this plugin.
+    pub fn serves(&self, actor: &Actor) -> bool {
         let state = self.state();
-        state.synced && state.present && state.subscribers.values().any(|s| s.account == *account && s.tap.is_open())
+        state.synced && state.present && state.subscribers.values().any(|s| s.actor == *actor && s.tap.is_open())
     }
 
     // What the watch tells.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     Cluster,
-    testing::{FakeApi, account, namespace, status, thing, things, until},
+    testing::{FakeApi, actor, namespace, status, thing, things, until},
 };
 
 /// What a subscription was told so far: `+NAME VERSION`, `-NAME`, `~NAME VERSION`, `synced`; initial ones in parentheses.
@@ -44,12 +44,12 @@ async fn expect(subscription: &mut Subscription, expected: &[&str]) {
 }
 
 async fn subscribe(cluster: &Cluster, who: &str) -> Subscription {
-    cluster.informers().subscribe(&account(who), &things(), &Scope::All).await.unwrap()
+    cluster.informers().subscribe(&actor(who), &things(), &Scope::All).await.unwrap()
 }
 
 /// As a request that this account makes names it.
 fn user(who: &str) -> Option<String> {
-    Some(account(who)).map(|account| account.user())
+    Some(actor(who)).map(|actor| actor.account.user())
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,7 +140,7 @@ async fn several_namespaces_are_one_subscription_that_syncs_once() {
     api.set_things(vec![thing("a", 1)]);
     let cluster = api.cluster();
     let scope = Scope::Namespaces([namespace("n"), namespace("m")].into());
-    let mut subscription = cluster.informers().subscribe(&account("p"), &things(), &scope).await.unwrap();
+    let mut subscription = cluster.informers().subscribe(&actor("p"), &things(), &scope).await.unwrap();
     expect(&mut subscription, &["(+a 1)", "synced"]).await;
     assert_eq!(cluster.watches(), 2);
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -189,7 +189,7 @@ async fn an_account_without_the_right_is_refused_with_the_verb_that_is_missing()
     let api = FakeApi::new(refusing("q", "watch"));
     let cluster = api.cluster();
     let _first = subscribe(&cluster, "p").await;
-    let Err(ApiError::Forbidden(text)) = cluster.informers().subscribe(&account("q"), &things(), &Scope::All).await
+    let Err(ApiError::Forbidden(text)) = cluster.informers().subscribe(&actor("q"), &things(), &Scope::All).await
     else {
         panic!()
     };
@@ -219,8 +219,8 @@ async fn an_account_that_loses_the_right_is_told_nothing_more_and_the_watch_goes
     api.tell("ADDED", &thing("a", 1));
     expect(&mut second, &["+a 1"]).await;
     // The cache does not answer the first any more either.
-    assert!(cluster.informers.covering(&account("p"), &things(), None).is_none());
-    assert!(cluster.informers.covering(&account("q"), &things(), None).is_some());
+    assert!(cluster.informers.covering(&actor("p"), &things(), None).is_none());
+    assert!(cluster.informers.covering(&actor("q"), &things(), None).is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -241,8 +241,8 @@ async fn secrets_are_never_shared() {
     let api = FakeApi::new(|_| None);
     let cluster = api.cluster();
     let secrets = Resource::parse("", "v1", "secrets").unwrap();
-    let _p = cluster.informers().subscribe(&account("p"), &secrets, &Scope::All).await.unwrap();
-    let _q = cluster.informers().subscribe(&account("q"), &secrets, &Scope::All).await.unwrap();
+    let _p = cluster.informers().subscribe(&actor("p"), &secrets, &Scope::All).await.unwrap();
+    let _q = cluster.informers().subscribe(&actor("q"), &secrets, &Scope::All).await.unwrap();
     assert_eq!(cluster.watches(), 2);
 }
 
@@ -252,7 +252,7 @@ async fn a_cluster_scoped_kind_cannot_be_watched_in_a_namespace() {
     let cluster = api.cluster();
     let nodes = Resource::parse("", "v1", "nodes").unwrap();
     let scope = Scope::Namespaces([namespace("n")].into());
-    assert!(matches!(cluster.informers().subscribe(&account("p"), &nodes, &scope).await, Err(ApiError::Invalid(_))));
+    assert!(matches!(cluster.informers().subscribe(&actor("p"), &nodes, &scope).await, Err(ApiError::Invalid(_))));
 }
 
 #[tokio::test(start_paused = true)]

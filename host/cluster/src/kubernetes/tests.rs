@@ -6,11 +6,11 @@ use serde_json::json;
 use super::*;
 use crate::{
     Cluster,
-    testing::{FakeApi, Sent, account, caller, key, namespace, status, thing, things, until},
+    testing::{FakeApi, Sent, actor, caller, key, namespace, status, thing, things, until},
 };
 
 async fn subscribed(cluster: &Cluster) -> Subscription {
-    let mut subscription = cluster.informers().subscribe(&account("p"), &things(), &Scope::All).await.unwrap();
+    let mut subscription = cluster.informers().subscribe(&actor("p"), &things(), &Scope::All).await.unwrap();
     while !matches!(subscription.changes.recv().await.unwrap(), Change::Synced) {}
     subscription
 }
@@ -37,7 +37,7 @@ async fn what_is_subscribed_to_is_read_from_the_cache_and_the_rest_live() {
     let api = FakeApi::new(|sent| (sent.path.ends_with("/things/c")).then(|| (200, thing("c", 3))));
     api.set_things(vec![thing("a", 1), thing("b", 2)]);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let _subscription = subscribed(&cluster).await;
 
     assert_eq!(size(&kubernetes.get(&caller("p"), &things(), &key("a"), false).await.unwrap()), 1);
@@ -47,7 +47,7 @@ async fn what_is_subscribed_to_is_read_from_the_cache_and_the_rest_live() {
     assert_eq!(api.about_things(), ["GET /apis/x.example.com/v1/namespaces/n/things/c"]);
 
     // Another plugin's account does not subscribe, so the cache is not for it.
-    let other = cluster.kubernetes(account("q"), Scope::All);
+    let other = cluster.kubernetes(actor("q"), Scope::All);
     assert!(other.get(&caller("q"), &things(), &key("a"), false).await.is_err());
     assert_eq!(api.sent().last().unwrap().user.as_deref(), Some("system:serviceaccount:operetta-plugins:q"));
 }
@@ -59,7 +59,7 @@ async fn a_list_is_cached_only_where_the_cache_knows_the_whole_answer() {
     labelled["metadata"]["labels"] = json!({"app": "web"});
     api.set_things(vec![thing("a", 1), labelled]);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let _subscription = subscribed(&cluster).await;
     let before = api.sent().len();
     let list =
@@ -104,7 +104,7 @@ async fn a_plugin_that_is_limited_to_namespaces_reaches_no_other() {
     let api = FakeApi::new(|_| None);
     api.set_things(vec![thing("a", 1)]);
     let cluster = api.cluster();
-    let limited = cluster.kubernetes(account("p"), Scope::Namespaces([namespace("n")].into()));
+    let limited = cluster.kubernetes(actor("p"), Scope::Namespaces([namespace("n")].into()));
     let elsewhere = ObjectKey::parse(Some("m"), "a").unwrap();
     assert!(matches!(limited.get(&caller("p"), &things(), &elsewhere, false).await, Err(ApiError::Denied(_))));
     assert!(matches!(
@@ -123,7 +123,7 @@ async fn a_plugin_that_is_limited_to_namespaces_reaches_no_other() {
 async fn what_cannot_be_is_said_before_anything_is_sent() {
     let api = FakeApi::new(|_| None);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let nodes = Resource::parse("", "v1", "nodes").unwrap();
     let bare = ObjectKey::parse(None, "a").unwrap();
     let who = caller("p");
@@ -163,7 +163,7 @@ async fn writes_go_out_as_the_account_under_the_managers_name() {
     let api =
         FakeApi::new(|sent| (sent.method != "GET" && sent.path.contains("/things")).then(|| (200, thing("a", 5))));
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let who = caller("p");
     let status: Subresource = "status".parse().unwrap();
     kubernetes.create(&who, &things(), Some(&namespace("n")), r#"{"metadata":{"name":"a"}}"#.into()).await.unwrap();
@@ -218,7 +218,7 @@ async fn an_own_write_is_read_back_while_the_informer_is_late() {
     let api = FakeApi::new(|sent| (sent.method == "PATCH").then(|| (200, applied("a", 5))));
     api.set_things(vec![thing("a", 1)]);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let mut subscription = subscribed(&cluster).await;
     let who = caller("p");
     let written = kubernetes.patch(&who, &things(), &key("a"), None, apply(5)).await.unwrap();
@@ -257,7 +257,7 @@ async fn a_deletion_is_read_back_and_what_finalizers_hold_is_still_there() {
     });
     api.set_things(vec![thing("a", 1), thing("b", 2)]);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let _subscription = subscribed(&cluster).await;
     let who = caller("p");
     for name in ["a", "b"] {
@@ -288,7 +288,7 @@ async fn a_lost_answer_makes_the_next_read_live_and_a_refusal_does_not() {
     });
     api.set_things(vec![thing("a", 1)]);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let subscription = subscribed(&cluster).await;
     let who = caller("p");
     for reads in [1, 2, 2] {
@@ -310,7 +310,7 @@ async fn a_write_that_is_cancelled_leaves_the_object_uncertain() {
     });
     api.set_things(vec![thing("a", 1)]);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let _subscription = subscribed(&cluster).await;
     let who = caller("p");
     {
@@ -327,7 +327,7 @@ async fn an_apply_that_changes_nothing_is_not_sent() {
     let api = FakeApi::new(|sent| (sent.method == "PATCH").then(|| (200, applied("a", 9))));
     api.set_things(vec![applied("a", 3)]);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let _subscription = subscribed(&cluster).await;
     let who = caller("p");
     assert_eq!(size(&kubernetes.patch(&who, &things(), &key("a"), None, apply(3)).await.unwrap()), 3);
@@ -348,7 +348,7 @@ async fn the_same_body_on_the_same_version_is_not_sent_again_whatever_the_server
     let api = FakeApi::new(|sent| (sent.method == "PATCH").then(|| (200, thing("a", 9))));
     api.set_things(vec![thing("a", 1)]);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let mut subscription = subscribed(&cluster).await;
     let who = caller("p");
     for _ in 0..3 {
@@ -388,11 +388,7 @@ async fn fields_of_people_and_programs_are_taken_over() {
         })
     });
     let cluster = api.cluster();
-    cluster
-        .kubernetes(account("p"), Scope::All)
-        .patch(&caller("p"), &things(), &key("a"), None, apply(5))
-        .await
-        .unwrap();
+    cluster.kubernetes(actor("p"), Scope::All).patch(&caller("p"), &things(), &key("a"), None, apply(5)).await.unwrap();
     assert_eq!(api.about_things().len(), 2);
 }
 
@@ -405,7 +401,7 @@ async fn fields_of_another_plugin_are_a_conflict_that_names_both() {
     });
     let cluster = api.cluster();
     let error = cluster
-        .kubernetes(account("p"), Scope::All)
+        .kubernetes(actor("p"), Scope::All)
         .patch(&caller("p"), &things(), &key("a"), None, apply(5))
         .await
         .unwrap_err();
@@ -421,7 +417,7 @@ async fn a_conflict_of_versions_is_not_forced() {
     });
     let cluster = api.cluster();
     let error = cluster
-        .kubernetes(account("p"), Scope::All)
+        .kubernetes(actor("p"), Scope::All)
         .patch(&caller("p"), &things(), &key("a"), None, apply(5))
         .await
         .unwrap_err();
@@ -436,7 +432,7 @@ async fn an_account_that_does_not_exist_is_forbidden_and_not_not_found() {
     });
     let cluster = api.cluster();
     let error =
-        cluster.kubernetes(account("p"), Scope::All).get(&caller("p"), &things(), &key("a"), true).await.unwrap_err();
+        cluster.kubernetes(actor("p"), Scope::All).get(&caller("p"), &things(), &key("a"), true).await.unwrap_err();
     let ApiError::Forbidden(text) = error else { panic!("{error:?}") };
     assert!(text.contains("operetta-plugins/p does not exist") && text.contains("operetta install"), "{text}");
     assert_eq!(api.about_things(), [] as [&str; 0]);
@@ -447,7 +443,7 @@ async fn events_are_about_the_cached_object_and_repetitions_count() {
     let api = FakeApi::new(|sent| sent.path.contains("/events").then(|| (201, json!({}))));
     api.set_things(vec![thing("a", 1)]);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let _subscription = subscribed(&cluster).await;
     let event = |message: &str| Event {
         resource: things(),
@@ -485,7 +481,7 @@ async fn events_are_about_the_cached_object_and_repetitions_count() {
 async fn a_kind_that_vanishes_is_looked_up_again() {
     let api = FakeApi::new(|_| None);
     let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(account("p"), Scope::All);
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     assert!(kubernetes.get(&caller("p"), &things(), &key("a"), false).await.is_err());
     api.set_kinds(&[]);
     assert!(kubernetes.get(&caller("p"), &things(), &key("a"), false).await.is_err());

@@ -72,7 +72,7 @@ impl PluginKubernetes {
             // With a generated name there is nothing to note before the answer.
             let answer = self.ask(request).await.map_err(|fault| self.explain(&what, resource, fault))?;
             let (key, entry) = decode(&what, answer, resource, &kind)?;
-            for informer in self.informers.seeing(&self.account, resource, &key) {
+            for informer in self.informers.seeing(&self.actor, resource, &key) {
                 informer.write_answered(&key, entry.clone());
             }
             return Ok(Arc::clone(&entry.cached.json));
@@ -155,7 +155,7 @@ impl PluginKubernetes {
         key: &ObjectKey,
         request: Result<Request<Vec<u8>>, Fault>,
     ) -> Result<Entry, Fault> {
-        let mut under_way = UnderWay::begin(key, self.informers.seeing(&self.account, resource, key));
+        let mut under_way = UnderWay::begin(key, self.informers.seeing(&self.actor, resource, key));
         let answer = self.ask(request).await.and_then(|object| {
             let there = still_there(&object);
             match Entry::of(object, &resource.api_version(), &kind.kind) {
@@ -201,7 +201,7 @@ impl PluginKubernetes {
         });
         let url = Url::of(resource, key.namespace.as_ref()).object(&key.name);
         let request = url.request(Method::DELETE, Some(JSON), body.to_string().into_bytes());
-        let mut under_way = UnderWay::begin(key, self.informers.seeing(&self.account, resource, key));
+        let mut under_way = UnderWay::begin(key, self.informers.seeing(&self.actor, resource, key));
         match self.ask(request).await {
             Ok(answer) => {
                 under_way.end(|informer| note_deletion(informer, key, &answer, resource));
