@@ -19,7 +19,7 @@ use operetta_core::{
     effect::Effects,
     manifest::Manifest,
     name::{Actor, ConfigKey, ConfigName, Digest, Namespace, PluginName, Subresource},
-    port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch, Severity},
+    port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch, Severity, Written},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::{ObjectKey, Resource},
 };
@@ -291,7 +291,7 @@ impl Kubernetes for Cluster {
     async fn list(&self, _: &Caller, _: &Resource, _: &ListOptions) -> Result<Page, ApiError> {
         not_here()
     }
-    async fn create(&self, _: &Caller, _: &Resource, _: Option<&Namespace>, _: String) -> Result<Arc<str>, ApiError> {
+    async fn create(&self, _: &Caller, _: &Resource, _: Option<&Namespace>, _: String) -> Result<Written, ApiError> {
         not_here()
     }
     async fn patch(
@@ -301,7 +301,7 @@ impl Kubernetes for Cluster {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         patch: Patch,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         // What the host itself does: it takes finalizers off.
         let (None, Patch::Json(patch)) = (subresource, patch) else { return not_here() };
         let object = self.get(&caller_of_nobody(), resource, key, true).await?;
@@ -316,7 +316,7 @@ impl Kubernetes for Cluster {
         } else {
             self.0.apply_with(resource, namespace, key.name.as_str(), metadata);
         }
-        Ok("{}".into())
+        Ok(Arc::<str>::from("{}").into())
     }
     async fn replace(
         &self,
@@ -325,7 +325,7 @@ impl Kubernetes for Cluster {
         _: &ObjectKey,
         _: Option<&Subresource>,
         _: String,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         not_here()
     }
     async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<(), ApiError> {

@@ -16,7 +16,7 @@ use operetta_core::{
     name::{ChannelName, ControllerName, Namespace, PluginName, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
-        ListOptions, Log, Page, Patch, database::NoDatabases,
+        ListOptions, Log, Page, Patch, Written, database::NoDatabases,
     },
     reconcile::{Cause, Reconciler, Request},
     resource::{ObjectKey, Resource},
@@ -51,8 +51,8 @@ impl Kubernetes for Nothing {
         _: &Resource,
         _: Option<&Namespace>,
         object: String,
-    ) -> Result<Arc<str>, ApiError> {
-        Ok(object.into())
+    ) -> Result<Written, ApiError> {
+        Ok(Arc::<str>::from(object).into())
     }
     async fn patch(
         &self,
@@ -61,8 +61,8 @@ impl Kubernetes for Nothing {
         _: &ObjectKey,
         _: Option<&Subresource>,
         _: Patch,
-    ) -> Result<Arc<str>, ApiError> {
-        Ok("{}".into())
+    ) -> Result<Written, ApiError> {
+        Ok(Arc::<str>::from("{}").into())
     }
     async fn replace(
         &self,
@@ -71,8 +71,8 @@ impl Kubernetes for Nothing {
         _: &ObjectKey,
         _: Option<&Subresource>,
         object: String,
-    ) -> Result<Arc<str>, ApiError> {
-        Ok(object.into())
+    ) -> Result<Written, ApiError> {
+        Ok(Arc::<str>::from(object).into())
     }
     async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<(), ApiError> {
         Ok(())

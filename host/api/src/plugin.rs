@@ -359,6 +359,10 @@ pub struct LimitSpec {
     /// Events that the plugin may publish in a minute, on average (6,000).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events_per_minute: Option<u32>,
+    /// Writes of one object that the plugin may make in a minute, on average; what would change nothing is none (300).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub writes_per_object_per_minute: Option<u32>,
     /// Lines of log of one reconcile (200).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_lines: Option<u32>,
@@ -481,6 +485,7 @@ impl LimitSpec {
             rows: size(self.rows, 0, default.rows).min(MOST_ROWS),
             streams: size(self.streams, 0, default.streams),
             event_rate: self.events_per_minute.map_or(default.event_rate, u64::from),
+            write_rate: self.writes_per_object_per_minute.map_or(default.write_rate, u64::from),
             log_rate: self.log_lines_per_minute.map_or(default.log_rate, u64::from),
             log_line: size(self.log_line_bytes.map(|n| n.clamp(80, 65536)), 0, default.log_line),
         }

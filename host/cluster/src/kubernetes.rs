@@ -18,7 +18,7 @@ use http::Request;
 use operetta_core::{
     cache::{KindInfo, Scope},
     name::{Actor, ContinueToken, FieldSelector, LabelSelector, Namespace, Subresource},
-    port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch},
+    port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch, Written},
     resource::{ObjectKey, Resource},
 };
 use serde_json::Value;
@@ -279,7 +279,7 @@ impl Kubernetes for PluginKubernetes {
         resource: &Resource,
         namespace: Option<&Namespace>,
         object: String,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         self.create_object(caller, resource, namespace, &object).await
     }
 
@@ -290,7 +290,7 @@ impl Kubernetes for PluginKubernetes {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         patch: Patch,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         match patch {
             Patch::Apply(body) => self.apply(caller, resource, key, subresource, &body).await,
             Patch::Merge(body) => self.merge(caller, resource, key, subresource, body).await,
@@ -305,7 +305,7 @@ impl Kubernetes for PluginKubernetes {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         object: String,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         self.replace_object(caller, resource, key, subresource, &object).await
     }
 

@@ -18,12 +18,12 @@ use crate::{
     limit::{Exceeded, Limit, Limits},
     name::{Namespace, ObjectName, Subresource},
     port::{
-        ApiError, Caller, Channels, DeleteOptions, Event, Kubernetes, Level, ListOptions, Log, Page, Patch,
+        ApiError, Caller, Channels, DeleteOptions, Event, Kubernetes, Level, ListOptions, Log, Page, Patch, Written,
         database::Databases,
     },
     resource::{ObjectKey, Resource},
 };
-use tally::{Held, Line, Tally};
+use tally::{Held, Line, Tally, TooFast};
 
 /// How often a page is asked for anew because what came does not fit into an answer: each time as much as fitted before.
 const SMALLER_PAGES: usize = 3;
@@ -155,7 +155,10 @@ impl Effects {
     ) -> Result<Arc<str>, ApiError> {
         self.call(object.len())?;
         self.allow(Verb::Create, resource, None, namespace, None)?;
-        self.answer(self.ports.kubernetes.create(&self.caller, resource, namespace, object).await)
+        // Where the API server chooses the name, each is an object of its own.
+        let key = name_of(&object).map(|name| ObjectKey { namespace: namespace.cloned(), name });
+        let write = self.ports.kubernetes.create(&self.caller, resource, namespace, object);
+        self.write(resource, key.as_ref(), write).await
     }
 
     /// Changes an object. Without the right to create, an apply to an object that does not exist is `NotFound`, as with kubectl.
@@ -181,7 +184,8 @@ impl Effects {
                 return Err(self.deny(&denial));
             }
         }
-        self.answer(self.ports.kubernetes.patch(&self.caller, resource, key, subresource, patch).await)
+        let write = self.ports.kubernetes.patch(&self.caller, resource, key, subresource, patch);
+        self.write(resource, Some(key), write).await
     }
 
     /// Replaces an object.
@@ -194,13 +198,15 @@ impl Effects {
     ) -> Result<Arc<str>, ApiError> {
         self.call(object.len())?;
         self.allow(Verb::Update, resource, subresource, key.namespace.as_ref(), Some(&key.name))?;
-        self.answer(self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object).await)
+        let write = self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object);
+        self.write(resource, Some(key), write).await
     }
 
     /// Removes an object.
     pub async fn delete(&self, resource: &Resource, key: &ObjectKey, options: &DeleteOptions) -> Result<(), ApiError> {
         self.call(0)?;
         self.allow(Verb::Delete, resource, None, key.namespace.as_ref(), Some(&key.name))?;
+        self.tally.write(resource, key).map_err(|rate| self.slow_down(rate))?;
         self.ports.kubernetes.delete(&self.caller, resource, key, options).await
     }
 
@@ -210,7 +216,7 @@ impl Effects {
         self.policy.load().grants.check_events().map_err(|denial| self.deny(&denial))?;
         // Regarding an object that it could not read, an event would be a way to write about strangers' objects.
         self.allow(Verb::Get, &event.resource, None, event.key.namespace.as_ref(), Some(&event.key.name))?;
-        self.tally.event()?;
+        self.tally.event().map_err(|rate| self.slow_down(rate))?;
         self.ports.kubernetes.publish(&self.caller, event).await
     }
 
@@ -290,11 +296,49 @@ impl Effects {
         self.tally.call(bytes, Limit::Message)
     }
 
+    /// Makes a write that is counted: none that would have changed nothing is.
+    async fn write(
+        &self,
+        resource: &Resource,
+        key: Option<&ObjectKey>,
+        write: impl Future<Output = Result<Written, ApiError>>,
+    ) -> Result<Arc<str>, ApiError> {
+        let counted = key.map(|key| self.tally.write(resource, key)).transpose();
+        let counted = counted.map_err(|rate| self.slow_down(rate))?;
+        let written = write.await?;
+        if let Some(counted) = counted.filter(|_| !written.sent) {
+            self.tally.was_free(&counted);
+        }
+        self.answer(Ok(Arc::clone(&written.now.json)))
+    }
+
+    /// A rate is no matter of this one call, so that the answer says when to come again; which rate it is, the log says once.
+    fn slow_down(&self, rate: TooFast) -> ApiError {
+        if let Some(exceeded) = rate.first {
+            self.ports.log.write(Level::Warn, "operetta", &format!("refused for now: {exceeded}"), &[]);
+        }
+        ApiError::TooManyRequests(rate.after)
+    }
+
     fn answer(&self, answer: Result<Arc<str>, ApiError>) -> Result<Arc<str>, ApiError> {
         let object = answer?;
         self.tally.answer(object.len(), Limit::Message)?;
         Ok(object)
     }
+}
+
+/// The name that an object gives itself.
+fn name_of(object: &str) -> Option<ObjectName> {
+    #[derive(serde::Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(serde::Deserialize)]
+    struct Metadata {
+        name: String,
+    }
+    let object: Object = serde_json::from_str(object).ok()?;
+    ObjectName::parse(&object.metadata.name).ok()
 }
 
 /// The text without control characters (escaped as Rust does) and without those that change the direction of writing, at most `room` bytes.

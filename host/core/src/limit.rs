@@ -1,7 +1,8 @@
 //! How much of the machine one plugin may use. The defaults are such that a normal operator never meets them.
 //!
-//! A limit that is met is an error value with the limit's name in it, never a silent loss, and is counted by [`Limit::label`]. Only what has no caller to tell is
-//! cut: lines of the log, which say so, and keys that wait for a place.
+//! A limit that is met is an error value with the limit's name in it, never a silent loss, and is counted by [`Limit::label`]. A rate that is met is `TooManyRequests` with the time
+//! until there is room, as an API server would say it, and its name is in the plugin's log. Only what has no caller to tell is cut: lines of the log, which say so, and keys that wait for
+//! a place.
 //!
 //! # What one plugin may take of the machine at most
 //!
@@ -12,6 +13,7 @@
 //! | CPU | what its reconciles get among all that run: guests yield every 2 ms, on threads apart from the host's own; each ends after `cpu` |
 //! | time in a place | `deadline` |
 //! | bytes from and to the world | `traffic` for each reconcile, of which `message` at once |
+//! | writes | `write_rate` a minute for each object |
 //! | connections | one for each gRPC channel, `connections` for each database |
 //! | the log | `log_rate` lines a minute of `log_line` bytes |
 
@@ -49,6 +51,8 @@ pub struct Limits {
     pub streams: usize,
     /// Events that the plugin may publish in a minute, on average; as many at once.
     pub event_rate: u64,
+    /// Writes of one object that the plugin may make in a minute, on average; as many at once. What would change nothing is no write.
+    pub write_rate: u64,
     /// Lines that one reconcile may log.
     pub log_lines: u64,
     /// Lines that the plugin may log in a minute, on average; as many at once.
@@ -78,6 +82,8 @@ impl Default for Limits {
             streams: 100,
             // Each of a thousand objects says several things at once when a service goes down.
             event_rate: 6_000,
+            // A Deployment of a thousand pods that rolls out changes several times a second, and an operator may mirror each change; what spins writes a hundred times a second.
+            write_rate: 300,
             log_lines: 200,
             // Some hundred reconciles a second with a few lines each.
             log_rate: 30_000,
@@ -121,6 +127,8 @@ pub enum Limit {
     Streams,
     /// Events a minute.
     EventRate,
+    /// Writes of one object a minute.
+    WriteRate,
     /// Lines of one reconcile.
     LogLines,
     /// Lines a minute.
@@ -149,6 +157,7 @@ impl Limit {
             Self::Rows => "rows",
             Self::Streams => "streams",
             Self::EventRate => "event_rate",
+            Self::WriteRate => "write_rate",
             Self::LogLines => "log_lines",
             Self::LogRate => "log_rate",
             Self::LogLine => "log_line",
@@ -169,6 +178,7 @@ impl Limit {
             Self::Rows => "rows",
             Self::Streams => "streams",
             Self::EventRate => "eventsPerMinute",
+            Self::WriteRate => "writesPerObjectPerMinute",
             Self::LogLines => "logLines",
             Self::LogRate => "logLinesPerMinute",
             Self::LogLine => "logLineBytes",

@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
+    cache::{Cached, Meta},
     limit::Limit,
     name::{
         ChannelName, ContinueToken, ControllerName, FieldManager, FieldSelector, LabelSelector, Namespace, PluginName,
@@ -57,7 +58,7 @@ pub enum ApiError {
     /// 410.
     #[error("gone: {0}")]
     Gone(String),
-    /// 429.
+    /// 429, or a rate that the host holds the plugin to; after this time there is room again.
     #[error("too many requests")]
     TooManyRequests(Option<Duration>),
     /// The API server is unreachable or failed; a write may have happened.
@@ -161,6 +162,32 @@ pub struct Event {
     pub message: String,
 }
 
+/// What a write came to.
+#[derive(Debug, Clone)]
+pub struct Written {
+    /// The object as it is now.
+    pub now: Arc<Cached>,
+    /// As it was when the write began, where a cache knew it.
+    pub before: Option<Arc<Cached>>,
+    /// Whether anything left the host: an apply that would have changed nothing does not.
+    pub sent: bool,
+}
+
+/// A write that was sent, of an object of which nothing but its text is known.
+impl From<Arc<str>> for Written {
+    fn from(json: Arc<str>) -> Self {
+        Self { now: Arc::new(Cached { json, meta: Meta::default() }), before: None, sent: true }
+    }
+}
+
+/// The object's text.
+impl std::ops::Deref for Written {
+    type Target = str;
+    fn deref(&self) -> &str {
+        &self.now.json
+    }
+}
+
 /// The API server as one plugin sees it: every call acts as that plugin's service account and answers objects as JSON without managed fields.
 #[async_trait]
 pub trait Kubernetes: Send + Sync {
@@ -183,7 +210,7 @@ pub trait Kubernetes: Send + Sync {
         resource: &Resource,
         namespace: Option<&Namespace>,
         object: String,
-    ) -> Result<Arc<str>, ApiError>;
+    ) -> Result<Written, ApiError>;
 
     /// Changes one. An apply that changes nothing leaves no trace at the API server.
     async fn patch(
@@ -193,7 +220,7 @@ pub trait Kubernetes: Send + Sync {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         patch: Patch,
-    ) -> Result<Arc<str>, ApiError>;
+    ) -> Result<Written, ApiError>;
 
     /// Replaces one.
     async fn replace(
@@ -203,7 +230,7 @@ pub trait Kubernetes: Send + Sync {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         object: String,
-    ) -> Result<Arc<str>, ApiError>;
+    ) -> Result<Written, ApiError>;
 
     /// Removes one.
     async fn delete(

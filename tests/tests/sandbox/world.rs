@@ -14,7 +14,7 @@ use operetta_core::{
     name::{ChannelName, ContinueToken, DatabaseName, Namespace, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
-        ListOptions, Log, Metadata, Page, Patch,
+        ListOptions, Log, Metadata, Page, Patch, Written,
         database::{Databases, Isolation, SqlError, SqlRows, SqlStatement, SqlValue, Transaction},
     },
     resource::{ObjectKey, Resource},
@@ -108,10 +108,14 @@ impl Kubernetes for World {
         resource: &Resource,
         namespace: Option<&Namespace>,
         object: String,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         let shown: String = object.chars().take(40).collect();
         self.note(format!("create {resource} {namespace:?} {shown}"));
-        if resource.resource() == "nevers" { self.answer("never").await } else { Ok(object.into()) }
+        if resource.resource() == "nevers" {
+            self.answer("never").await.map(Into::into)
+        } else {
+            Ok(Arc::<str>::from(object).into())
+        }
     }
 
     async fn patch(
@@ -121,9 +125,9 @@ impl Kubernetes for World {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         patch: Patch,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         self.note(format!("patch {resource} {key} {} {patch:?}", subresource.map_or("-", Subresource::as_str)));
-        self.answer(key.name.as_str()).await
+        self.answer(key.name.as_str()).await.map(Into::into)
     }
 
     async fn replace(
@@ -133,9 +137,9 @@ impl Kubernetes for World {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         object: String,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         self.note(format!("replace {resource} {key} {} {object}", subresource.map_or("-", Subresource::as_str)));
-        self.answer(key.name.as_str()).await
+        self.answer(key.name.as_str()).await.map(Into::into)
     }
 
     async fn delete(&self, _: &Caller, r: &Resource, key: &ObjectKey, options: &DeleteOptions) -> Result<(), ApiError> {

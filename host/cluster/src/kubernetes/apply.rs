@@ -3,14 +3,15 @@
 use std::{
     collections::hash_map::DefaultHasher,
     hash::{Hash as _, Hasher as _},
-    sync::{Arc, PoisonError},
+    sync::PoisonError,
 };
 
 use http::Method;
 use kube::core::Status;
 use operetta_core::{
+    cache::Cached,
     name::{ControllerName, FieldManager, Subresource},
-    port::{ApiError, Caller},
+    port::{ApiError, Caller, Written},
     resource::{ObjectKey, Resource},
 };
 use serde_json::Value;
@@ -44,10 +45,10 @@ pub struct Applied {
 }
 
 impl Applied {
-    fn of(body: &str, entry: &Entry) -> Self {
+    fn of(body: &str, object: &Cached) -> Self {
         let mut hasher = DefaultHasher::new();
         body.hash(&mut hasher);
-        let meta = &entry.cached.meta;
+        let meta = &object.meta;
         Self { body: hasher.finish(), uid: meta.uid.clone(), version: meta.resource_version.clone() }
     }
 }
@@ -60,7 +61,7 @@ impl PluginKubernetes {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         text: &str,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         let what = describe("apply", resource, key, subresource);
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
         let object = body::object(&what, text, resource, &kind, key.namespace.as_ref(), Some(key))?;
@@ -75,21 +76,21 @@ impl PluginKubernetes {
         if let Some(Reading::Known(entry)) = known
             && self.is_applied(&target, text, &object, &manager, &entry)
         {
-            return Ok(Arc::clone(&entry.cached.json));
+            return Ok(Written { now: entry.cached, before: None, sent: false });
         }
-        let entry = self.send_apply(&what, resource, key, subresource, &kind, &object, &manager).await?;
+        let written = self.send_apply(&what, resource, key, subresource, &kind, &object, &manager).await?;
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         if applied.len() >= MOST {
             applied.clear();
         }
-        applied.insert(target, Applied::of(text, &entry));
-        Ok(Arc::clone(&entry.cached.json))
+        applied.insert(target, Applied::of(text, &written.now));
+        Ok(written)
     }
 
     fn is_applied(&self, target: &Target, text: &str, object: &Value, manager: &FieldManager, entry: &Entry) -> bool {
         let again = {
             let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
-            applied.get(target).is_some_and(|last| *last == Applied::of(text, entry))
+            applied.get(target).is_some_and(|last| *last == Applied::of(text, &entry.cached))
         };
         again
             || entry.owned.as_deref().is_some_and(|owned| {
@@ -108,12 +109,12 @@ impl PluginKubernetes {
         kind: &operetta_core::cache::KindInfo,
         object: &Value,
         manager: &FieldManager,
-    ) -> Result<Entry, ApiError> {
+    ) -> Result<Written, ApiError> {
         let url = url(resource, key, subresource, manager);
         let body = object.to_string().into_bytes();
         let polite = url.clone().query("force", "false").request(Method::PATCH, Some(APPLY), body.clone());
         let status = match self.try_write(resource, kind, key, polite).await {
-            Ok(entry) => return Ok(entry),
+            Ok(written) => return Ok(written),
             Err(Fault::Answer { code: 409, status, .. }) if !conflicts(&status).is_empty() => status,
             Err(fault) => return Err(self.explain(what, resource, fault)),
         };

@@ -119,6 +119,13 @@ async fn a_plugin_that_is_limited_to_namespaces_reaches_no_other() {
     assert_eq!(listed, ["/apis/x.example.com/v1/namespaces/n/things"]);
 }
 
+fn invalid<T: std::fmt::Debug>(result: Result<T, ApiError>, expected: &str) {
+    match result {
+        Err(ApiError::Invalid(text)) if text.contains(expected) => {}
+        other => panic!("{other:?} lacks {expected:?}"),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_is_said_before_anything_is_sent() {
     let api = FakeApi::new(|_| None);
@@ -127,10 +134,6 @@ async fn what_cannot_be_is_said_before_anything_is_sent() {
     let nodes = Resource::parse("", "v1", "nodes").unwrap();
     let bare = ObjectKey::parse(None, "a").unwrap();
     let who = caller("p");
-    let invalid = |result: Result<Arc<str>, ApiError>, expected: &str| match result {
-        Err(ApiError::Invalid(text)) if text.contains(expected) => {}
-        other => panic!("{other:?} lacks {expected:?}"),
-    };
     invalid(kubernetes.get(&who, &things(), &bare, false).await, "name the namespace");
     invalid(kubernetes.get(&who, &nodes, &key("a"), false).await, "leave the namespace n out");
     for (body, expected) in [

@@ -6,14 +6,14 @@ use http::{Method, Request};
 use operetta_core::{
     cache::KindInfo,
     name::{FieldManager, Namespace, Subresource},
-    port::{ApiError, Caller, DeleteOptions, Propagation},
+    port::{ApiError, Caller, DeleteOptions, Propagation, Written},
     resource::{ObjectKey, Resource},
 };
 use serde_json::{Value, json};
 
 use super::{PluginKubernetes, body, decode};
 use crate::{
-    informer::Informer,
+    informer::{Informer, Reading},
     object::{Entry, still_there},
     request::{Fault, Url},
 };
@@ -61,7 +61,7 @@ impl PluginKubernetes {
         resource: &Resource,
         namespace: Option<&Namespace>,
         object: &str,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         let what = format!("create {resource}");
         let kind = self.kind(&what, resource, namespace).await?;
         let object = body::object(&what, object, resource, &kind, namespace, None)?;
@@ -75,11 +75,11 @@ impl PluginKubernetes {
             for informer in self.informers.seeing(&self.actor, resource, &key) {
                 informer.write_answered(&key, entry.clone());
             }
-            return Ok(Arc::clone(&entry.cached.json));
+            return Ok(Written { now: entry.cached, before: None, sent: true });
         };
         let key = ObjectKey::parse(namespace.map(Namespace::as_str), name)
             .map_err(|error| ApiError::Invalid(format!("{what}: {error}")))?;
-        self.write(&what, resource, &kind, &key, request).await.map(|entry| Arc::clone(&entry.cached.json))
+        self.write(&what, resource, &kind, &key, request).await
     }
 
     pub(super) async fn replace_object(
@@ -89,7 +89,7 @@ impl PluginKubernetes {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         object: &str,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         let what = describe("replace", resource, key, subresource);
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
         let object = body::object(&what, object, resource, &kind, key.namespace.as_ref(), Some(key))?;
@@ -100,7 +100,7 @@ impl PluginKubernetes {
         }
         let url = url(resource, key, subresource, &caller.field_manager());
         let request = url.request(Method::PUT, Some(JSON), object.to_string().into_bytes());
-        self.write(&what, resource, &kind, key, request).await.map(|entry| Arc::clone(&entry.cached.json))
+        self.write(&what, resource, &kind, key, request).await
     }
 
     pub(super) async fn merge(
@@ -110,13 +110,13 @@ impl PluginKubernetes {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         patch: String,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         let what = describe("patch", resource, key, subresource);
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
         body::merge(&what, &patch, resource, &kind, key)?;
         let url = url(resource, key, subresource, &caller.field_manager());
         let request = url.request(Method::PATCH, Some("application/merge-patch+json"), patch.into_bytes());
-        self.write(&what, resource, &kind, key, request).await.map(|entry| Arc::clone(&entry.cached.json))
+        self.write(&what, resource, &kind, key, request).await
     }
 
     pub(super) async fn json_patch(
@@ -126,14 +126,14 @@ impl PluginKubernetes {
         key: &ObjectKey,
         subresource: Option<&Subresource>,
         patch: String,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         let what = describe("patch", resource, key, subresource);
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
         serde_json::from_str::<json_patch::Patch>(&patch)
             .map_err(|error| ApiError::Invalid(format!("{what}: not a JSON patch: {error}")))?;
         let url = url(resource, key, subresource, &caller.field_manager());
         let request = url.request(Method::PATCH, Some("application/json-patch+json"), patch.into_bytes());
-        self.write(&what, resource, &kind, key, request).await.map(|entry| Arc::clone(&entry.cached.json))
+        self.write(&what, resource, &kind, key, request).await
     }
 
     /// Sends a write of one object and notes its answer. An object that its write ended (the last finalizer went) is answered, and from then on gone.
@@ -144,7 +144,7 @@ impl PluginKubernetes {
         kind: &KindInfo,
         key: &ObjectKey,
         request: Result<Request<Vec<u8>>, Fault>,
-    ) -> Result<Entry, ApiError> {
+    ) -> Result<Written, ApiError> {
         self.try_write(resource, kind, key, request).await.map_err(|fault| self.explain(what, resource, fault))
     }
 
@@ -154,7 +154,11 @@ impl PluginKubernetes {
         kind: &KindInfo,
         key: &ObjectKey,
         request: Result<Request<Vec<u8>>, Fault>,
-    ) -> Result<Entry, Fault> {
+    ) -> Result<Written, Fault> {
+        let before = match self.informers.covering(&self.actor, resource, key.namespace.as_ref()).map(|i| i.get(key)) {
+            Some(Reading::Known(entry)) => Some(entry.cached),
+            _ => None,
+        };
         let mut under_way = UnderWay::begin(key, self.informers.seeing(&self.actor, resource, key));
         let answer = self.ask(request).await.and_then(|object| {
             let there = still_there(&object);
@@ -172,7 +176,7 @@ impl PluginKubernetes {
                     Some(false) => informer.write_removed(key, entry.cached.meta.uid.clone()),
                     None => informer.write_ends(key, true),
                 });
-                Ok(entry)
+                Ok(Written { now: entry.cached, before, sent: true })
             }
             Err(fault) => {
                 under_way.end(|informer| informer.write_ends(key, fault.outcome_unknown()));

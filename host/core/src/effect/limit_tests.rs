@@ -172,12 +172,72 @@ async fn events_come_at_a_rate() {
     for _ in 0..60 {
         effects.publish(event()).await.unwrap();
     }
+    advance(Duration::from_millis(250)).await;
     let error = effects.publish(event()).await.unwrap_err();
-    assert!(error.to_string().contains("more than 60 events a minute; limits.eventsPerMinute"), "{error}");
+    assert_eq!(error, ApiError::TooManyRequests(Some(Duration::from_millis(750))));
     assert_eq!(met(&fake), [Limit::EventRate]);
+    // Said once in a reconcile.
+    assert!(effects.publish(event()).await.is_err());
+    let logged = std::mem::take(&mut *fake.logged.lock().unwrap());
+    assert_eq!(logged.len(), 1);
+    assert!(logged[0].1.contains("more than 60 events a minute; limits.eventsPerMinute"), "{logged:?}");
     advance(Duration::from_secs(1)).await;
     effects.publish(event()).await.unwrap();
     assert!(effects.publish(event()).await.is_err());
+    // Where there is none at all, there is no time to wait for either.
+    let never = limited(&fake, Limits { event_rate: 0, ..Limits::default() });
+    assert_eq!(never.publish(event()).await.unwrap_err(), ApiError::TooManyRequests(None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_of_one_object_come_at_a_rate_over_all_reconciles() {
+    let fake = fake(&[]);
+    let first = limited(&fake, Limits { write_rate: 6, ..Limits::default() });
+    let next = Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone());
+    let named = |name: &str| format!(r#"{{"metadata": {{"name": "{name}"}}}}"#);
+    let create = async |effects: &Effects, name: &str| {
+        effects.create(&pods(), key().namespace.as_ref(), named(name)).await.map(drop)
+    };
+    let patch = async |effects: &Effects, patch| effects.patch(&pods(), &key(), None, patch).await.map(drop);
+    create(&first, "x").await.unwrap();
+    for change in [Patch::Merge("{}".into()), Patch::Apply("{}".into()), Patch::Json("[]".into())] {
+        patch(&first, change).await.unwrap();
+    }
+    first.replace(&pods(), &key(), None, "{}".into()).await.unwrap();
+    first.delete(&pods(), &key(), &DeleteOptions::default()).await.unwrap();
+    fake.reached.lock().unwrap().clear();
+
+    let refused = ApiError::TooManyRequests(Some(Duration::from_secs(10)));
+    assert_eq!(create(&next, "x").await.unwrap_err(), refused);
+    assert_eq!(patch(&next, Patch::Merge("{}".into())).await.unwrap_err(), refused);
+    assert_eq!(next.replace(&pods(), &key(), None, "{}".into()).await.unwrap_err(), refused);
+    assert_eq!(next.delete(&pods(), &key(), &DeleteOptions::default()).await.unwrap_err(), refused);
+    assert_eq!((met(&fake), fake.reached.lock().unwrap().clone()), (vec![Limit::WriteRate; 4], vec![]));
+    let logged = std::mem::take(&mut *fake.logged.lock().unwrap());
+    assert_eq!(logged.len(), 1, "said once in a reconcile");
+    let said = "pods.v1 n/x more than 6 times a minute; limits.writesPerObjectPerMinute in the Plugin document";
+    assert!(logged[0].1.contains(said), "{logged:?}");
+
+    // Another object has a budget of its own, and so have those whose names the API server chooses.
+    for _ in 0..6 {
+        create(&next, "y").await.unwrap();
+    }
+    for _ in 0..20 {
+        next.create(&pods(), None, r#"{"metadata": {"generateName": "x-"}}"#.into()).await.unwrap();
+    }
+    advance(Duration::from_secs(10)).await;
+    patch(&next, Patch::Merge("{}".into())).await.unwrap();
+    assert!(patch(&next, Patch::Merge("{}".into())).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_would_change_nothing_is_no_write() {
+    let fake = Arc::new(Fake { exists: true, free: true, ..Fake::default() });
+    let effects = limited(&fake, Limits { write_rate: 2, ..Limits::default() });
+    for _ in 0..100 {
+        effects.patch(&pods(), &key(), None, Patch::Apply("{}".into())).await.unwrap();
+    }
+    assert_eq!(met(&fake), []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,13 +1,24 @@
 //! What one reconcile has used so far, held to its limits; and what all reconciles of a plugin use together.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::time::Instant;
 
-use crate::limit::{Exceeded, Limit, Limits};
+use crate::{
+    limit::{Exceeded, Limit, Limits},
+    resource::{ObjectKey, Resource},
+};
+
+/// Objects whose writes are counted at the same time. Only those count that were written within a minute; a plugin that writes more objects than that in a minute begins anew.
+const MOST_WRITTEN: usize = 50_000;
 
 /// Told of every limit that is met.
 pub type OnExceeded = Arc<dyn Fn(Limit) + Send + Sync>;
@@ -17,25 +28,105 @@ pub type OnExceeded = Arc<dyn Fn(Limit) + Send + Sync>;
 pub struct Rates {
     events: Bucket,
     log: Bucket,
+    writes: Writes,
     /// Lines that were left out since the last that was kept.
     left_out: AtomicU64,
 }
 
-/// Fills up within a minute.
+/// Nothing is left; how long until there is, where there ever is.
+type Empty = Option<Duration>;
+
+/// What is left of a minute's portion, and since when it fills up, which takes a minute.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    left: f64,
+    since: Instant,
+}
+
+impl Level {
+    fn of(before: Option<Self>, a_minute: u64, now: Instant) -> Self {
+        let full = a_minute as f64;
+        let left = before.map_or(full, |before| {
+            (before.left + now.duration_since(before.since).as_secs_f64() * full / 60.0).min(full)
+        });
+        Self { left, since: now }
+    }
+
+    /// Takes one of those that a minute brings, if there is one.
+    fn take(&mut self, a_minute: u64) -> Result<(), Empty> {
+        if self.left >= 1.0 {
+            self.left -= 1.0;
+            return Ok(());
+        }
+        // A division by zero is no duration.
+        Err(Duration::try_from_secs_f64((1.0 - self.left) * 60.0 / a_minute as f64).ok())
+    }
+}
+
+/// One portion.
 #[derive(Debug, Default)]
-struct Bucket(Mutex<Option<(f64, Instant)>>);
+struct Bucket(Mutex<Option<Level>>);
 
 impl Bucket {
-    /// Takes one of those that a minute brings, if there is one.
-    fn take(&self, a_minute: u64) -> bool {
-        let (full, now) = (a_minute as f64, Instant::now());
+    fn take(&self, a_minute: u64) -> Result<(), Empty> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, filled) = state.unwrap_or((full, now));
-        let left = (left + now.duration_since(filled).as_secs_f64() * full / 60.0).min(full);
-        let taken = left >= 1.0;
-        *state = Some((if taken { left - 1.0 } else { left }, now));
+        let level = Level::of(*state, a_minute, Instant::now());
+        state.insert(level).take(a_minute)
+    }
+}
+
+/// A portion for each object, of which only those are kept that are not full.
+#[derive(Debug, Default)]
+struct Writes {
+    state: Mutex<Written>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    levels: HashMap<u64, Level>,
+    /// How many there may be before those that are full again are looked for.
+    most: usize,
+}
+
+impl Writes {
+    fn take(&self, object: u64, a_minute: u64) -> Result<(), Empty> {
+        let now = Instant::now();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let level = state.levels.get(&object).copied();
+        if level.is_none() && state.levels.len() >= state.most {
+            state.levels.retain(|_, level| now.duration_since(level.since) < Duration::from_mins(1));
+            if state.levels.len() >= MOST_WRITTEN {
+                state.levels.clear();
+            }
+            // So that looking through all of them happens seldom enough to cost nothing.
+            state.most = (state.levels.len() * 2).clamp(1_000, MOST_WRITTEN);
+        }
+        let mut level = Level::of(level, a_minute, now);
+        let taken = level.take(a_minute);
+        state.levels.insert(object, level);
         taken
     }
+
+    fn give_back(&self, object: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(level) = state.levels.get_mut(&object) {
+            level.left += 1.0;
+        }
+    }
+}
+
+/// A write that was counted.
+#[derive(Debug)]
+pub(super) struct WriteOf(u64);
+
+/// A rate that is met.
+#[derive(Debug)]
+pub(super) struct TooFast {
+    /// When there is room again, where there ever is.
+    pub after: Option<Duration>,
+    /// What to say of it, once in a reconcile.
+    pub first: Option<Exceeded>,
 }
 
 /// What becomes of a line.
@@ -56,6 +147,8 @@ pub(super) struct Tally {
     lines: AtomicU64,
     waiting: AtomicUsize,
     streams: AtomicUsize,
+    /// Writes that were refused for their rate.
+    refused: AtomicU64,
     rates: Arc<Rates>,
     exceeded: OnExceeded,
 }
@@ -82,6 +175,7 @@ impl Tally {
             lines: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
             rates,
             exceeded,
         }
@@ -155,12 +249,32 @@ impl Tally {
     }
 
     /// Counts an event.
-    pub fn event(&self) -> Result<(), Exceeded> {
+    pub fn event(&self) -> Result<(), TooFast> {
         let most = self.limits.event_rate;
-        if self.rates.events.take(most) {
-            return Ok(());
-        }
-        Err(self.exceed(Limit::EventRate, format!("the plugin publishes more than {most} events a minute")))
+        self.rates.events.take(most).map_err(|after| {
+            self.too_fast(Limit::EventRate, after, || format!("the plugin publishes more than {most} events a minute"))
+        })
+    }
+
+    /// Counts a write of an object.
+    pub fn write(&self, resource: &Resource, key: &ObjectKey) -> Result<WriteOf, TooFast> {
+        let most = self.limits.write_rate;
+        let object = self.rates.writes.hasher.hash_one((resource, key));
+        self.rates.writes.take(object, most).map(|()| WriteOf(object)).map_err(|after| {
+            let what = || format!("the plugin writes {resource} {key} more than {most} times a minute");
+            self.too_fast(Limit::WriteRate, after, what)
+        })
+    }
+
+    /// It was none after all.
+    pub fn was_free(&self, write: &WriteOf) {
+        self.rates.writes.give_back(write.0);
+    }
+
+    fn too_fast(&self, limit: Limit, after: Empty, what: impl FnOnce() -> String) -> TooFast {
+        (self.exceeded)(limit);
+        let first = self.refused.fetch_add(1, Ordering::Relaxed) == 0;
+        TooFast { after, first: first.then(|| Exceeded { limit, what: what() }) }
     }
 
     /// Counts a line of the log.
@@ -170,11 +284,38 @@ impl Tally {
             (self.exceeded)(Limit::LogLines);
             return if before == self.limits.log_lines { Line::FirstOver } else { Line::LeftOut };
         }
-        if self.rates.log.take(self.limits.log_rate) {
+        if self.rates.log.take(self.limits.log_rate).is_ok() {
             return Line::Kept(self.rates.left_out.swap(0, Ordering::Relaxed));
         }
         self.rates.left_out.fetch_add(1, Ordering::Relaxed);
         (self.exceeded)(Limit::LogRate);
         Line::LeftOut
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_of_objects_is_bounded_and_forgets_first_what_is_full_again() {
+        let writes = Writes::default();
+        let kept = || writes.state.lock().unwrap().levels.len();
+        for object in 0..900 {
+            writes.take(object, 1).unwrap();
+        }
+        advance(Duration::from_secs(61)).await;
+        writes.take(5_000, 1).unwrap();
+        for object in 1_000..1_200 {
+            writes.take(object, 1).unwrap();
+        }
+        assert_eq!(kept(), 201, "those of a minute ago are gone");
+        assert!(writes.take(5_000, 1).is_err(), "and no other");
+        for object in 10_000..200_000 {
+            writes.take(object, 1).unwrap();
+            assert!(kept() <= MOST_WRITTEN);
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     grant::Rule,
     name::{ChannelName, ContinueToken, ControllerName, DatabaseName, PluginName},
     port::{
-        Channels, Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata, Severity,
+        Channels, Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata, Severity, Written,
         database::{Isolation, SqlError, SqlRows, SqlStatement, SqlValue, Transaction},
     },
 };
@@ -21,6 +21,8 @@ pub(super) struct Fake {
     pub exceeded: Mutex<Vec<Limit>>,
     pub logged: Mutex<Vec<(String, String)>>,
     pub exists: bool,
+    /// Whether writes would change nothing.
+    pub free: bool,
     /// Bytes of each object of a list.
     pub objects: Vec<usize>,
 }
@@ -50,9 +52,9 @@ impl Kubernetes for Fake {
         _: &Resource,
         _: Option<&Namespace>,
         object: String,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         self.note("create");
-        Ok(object.into())
+        Ok(Written { sent: !self.free, ..Arc::<str>::from(object).into() })
     }
     async fn patch(
         &self,
@@ -61,9 +63,9 @@ impl Kubernetes for Fake {
         _: &ObjectKey,
         _: Option<&Subresource>,
         _: Patch,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         self.note("patch");
-        Ok("{}".into())
+        Ok(Written { sent: !self.free, ..Arc::<str>::from("{}").into() })
     }
     async fn replace(
         &self,
@@ -72,9 +74,9 @@ impl Kubernetes for Fake {
         _: &ObjectKey,
         _: Option<&Subresource>,
         object: String,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<Written, ApiError> {
         self.note("replace");
-        Ok(object.into())
+        Ok(Written { sent: !self.free, ..Arc::<str>::from(object).into() })
     }
     async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<(), ApiError> {
         self.note("delete");
