@@ -17,11 +17,13 @@ use futures::{
     stream::{BoxStream, SelectAll},
 };
 use operetta_core::{
-    cache::{Change, Informers, KindInfo, Scope, Subscription},
+    cache::{Cached, Change, Informers, KindInfo, Scope, Subscription},
     effect::{Effects, Policy, Ports},
     limit::Limit,
+    looping::{Guard, Step},
     manifest,
     name::{Actor, PluginName},
+    park::{End, Gate, News, Pass},
     port::{ApiError, Caller},
     queue::{Job, Next, Priority, WorkQueue},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
@@ -37,7 +39,7 @@ use tracing::Instrument as _;
 pub use self::holders::{Holder, Holders};
 use crate::{
     paused::Paused,
-    telemetry::{ControllerMetrics, Metrics, ReconcileLog},
+    telemetry::{ControllerMetrics, Metrics, ReconcileLog, Seen},
     vitals::Vitals,
 };
 
@@ -139,6 +141,8 @@ pub struct Controller {
     running: TaskTracker,
     caches: watch::Receiver<Caches>,
     holders: Arc<Holders>,
+    gate: Arc<Gate<ObjectKey>>,
+    guard: Arc<Guard>,
 }
 
 /// How far the watches of a controller have come.
@@ -165,7 +169,15 @@ impl Controller {
         let queue = Arc::new(WorkQueue::new(operetta_core::backoff::Backoff::default()));
         let caller = Caller { plugin: shared.plugin.clone(), controller: spec.name.clone() };
         let paused = Arc::new(Paused::default());
-        let metrics = shared.metrics.controller(&caller, &queue, &shared.policy, &paused);
+        let (gate, guard) = (Arc::new(Gate::default()), Arc::new(Guard::default()));
+        let seen = Seen {
+            queue: queue.clone(),
+            policy: shared.policy.clone(),
+            paused: paused.clone(),
+            gate: gate.clone(),
+            guard: guard.clone(),
+        };
+        let metrics = shared.metrics.controller(&caller, seen);
         let (commands, inbox) = mpsc::unbounded_channel();
         let (tell, caches) = watch::channel(Caches::Filling);
         let stop = CancellationToken::new();
@@ -173,7 +185,14 @@ impl Controller {
         let span = tracing::info_span!("controller", plugin = %shared.plugin, controller = %spec.name);
 
         let holders = Arc::new(Holders::default());
-        let listener = Listener::new(queue.clone(), paused.clone(), holders.clone(), &spec, watches, tell);
+        let tools = Tools {
+            queue: queue.clone(),
+            paused: paused.clone(),
+            holders: holders.clone(),
+            gate: gate.clone(),
+            guard: guard.clone(),
+        };
+        let listener = Listener::new(tools, &spec, watches, tell);
         tokio::spawn(stop.clone().run_until_cancelled_owned(listener.run(inbox)).instrument(span.clone()));
         let primary = spec.primary.clone();
         let dispatcher = Dispatcher {
@@ -183,6 +202,8 @@ impl Controller {
             queue: queue.clone(),
             paused,
             holders: holders.clone(),
+            gate: gate.clone(),
+            guard: guard.clone(),
             running: running.clone(),
             metrics,
         };
@@ -194,7 +215,7 @@ impl Controller {
             dispatcher.run().await;
         };
         running.spawn(stop.clone().run_until_cancelled_owned(work).instrument(span));
-        Self { spec, queue, commands, stop, running, caches, holders }
+        Self { spec, queue, commands, stop, running, caches, holders, gate, guard }
     }
 
     /// What the manifest says of it.
@@ -205,6 +226,18 @@ impl Controller {
     /// Which objects hold what only this controller removes.
     pub fn holders(&self) -> &Arc<Holders> {
         &self.holders
+    }
+
+    /// Which of its keys loop.
+    pub fn guard(&self) -> &Arc<Guard> {
+        &self.guard
+    }
+
+    /// Other code or another policy took over.
+    fn begin_anew(&self) {
+        self.gate.begin_anew();
+        self.guard.begin_anew();
+        self.queue.release();
     }
 
     /// Whether all objects that existed when its watches began are known.
@@ -237,6 +270,7 @@ impl Controller {
     /// From now on these watches fill the queue, which stays; keys in flight are not touched. When they are synced, everything is reconciled once.
     pub fn watch(&mut self, spec: manifest::Controller, watches: Watches) {
         self.spec = spec.clone();
+        self.begin_anew();
         let (tell, caches) = watch::channel(Caches::Filling);
         self.caches = caches;
         let _ = self.commands.send(Command::Watch(spec, watches, tell));
@@ -244,6 +278,7 @@ impl Controller {
 
     /// Reconciles everything once, after what happens meanwhile; also what waits to be called again or to be tried again, since other code took over.
     pub fn look_at_all(&self) {
+        self.begin_anew();
         let _ = self.commands.send(Command::LookAtAll);
     }
 
@@ -268,11 +303,18 @@ impl Drop for Controller {
 /// What a subscription means to the controller, and a change; or none at its end.
 type Told = (Arc<[Source]>, Option<Change>);
 
-/// Turns changes into keys.
-struct Listener {
+/// What a controller's listener tells of what it hears.
+struct Tools {
     queue: Arc<WorkQueue<ObjectKey>>,
     paused: Arc<Paused>,
     holders: Arc<Holders>,
+    gate: Arc<Gate<ObjectKey>>,
+    guard: Arc<Guard>,
+}
+
+/// Turns changes into keys.
+struct Listener {
+    tools: Tools,
     spec: manifest::Controller,
     router: Router,
     changes: SelectAll<BoxStream<'static, Told>>,
@@ -291,15 +333,8 @@ struct Listener {
 }
 
 impl Listener {
-    fn new(
-        queue: Arc<WorkQueue<ObjectKey>>,
-        paused: Arc<Paused>,
-        holders: Arc<Holders>,
-        spec: &manifest::Controller,
-        watches: Watches,
-        caches: watch::Sender<Caches>,
-    ) -> Self {
-        holders.clear();
+    fn new(tools: Tools, spec: &manifest::Controller, watches: Watches, caches: watch::Sender<Caches>) -> Self {
+        tools.holders.clear();
         let mut kind = watch::channel(None).1;
         let mut changes = SelectAll::new();
         let mut guards = Vec::new();
@@ -314,9 +349,7 @@ impl Listener {
             guards.push(subscription.guard);
         }
         Self {
-            queue,
-            paused,
-            holders,
+            tools,
             spec: spec.clone(),
             router: Router::new(spec),
             changes,
@@ -352,7 +385,7 @@ impl Listener {
                     Some(Command::Watch(spec, watches, caches)) => {
                         let mut vanished = self.vanished;
                         vanished.append(&mut self.primaries);
-                        self = Self::new(self.queue, self.paused, self.holders, &spec, watches, caches);
+                        self = Self::new(self.tools, &spec, watches, caches);
                         (self.vanished, self.cause) = (vanished, Cause::Resync);
                         resync = period(self.resync);
                     }
@@ -370,9 +403,9 @@ impl Listener {
         if self.missing > 0 {
             return;
         }
-        self.paused.retain(&self.primaries);
+        self.tools.paused.retain(&self.primaries);
         for key in std::mem::take(&mut self.vanished) {
-            self.queue.add(key, Priority::Initial, self.cause);
+            self.tools.queue.add(key, Priority::Initial, self.cause);
         }
         self.look_at_all(Priority::Initial, self.cause);
         tracing::debug!(primaries = self.primaries.len(), "caches are synced");
@@ -386,25 +419,37 @@ impl Listener {
     }
 
     fn heed(&mut self, roles: &[Source], change: &Change) {
-        let Change::Object { key, new, initial, .. } = change else { return };
+        let Change::Object { key, old, new, initial } = change else { return };
         let found_early = *initial && self.missing > 0;
-        let priority = if *initial { Priority::Initial } else { Priority::Live };
+        let mut priority = if *initial { Priority::Initial } else { Priority::Live };
+        if roles.contains(&Source::Primary)
+            && let (Some(old), Some(new)) = (old, new)
+            && old.meta.requested != new.meta.requested
+        {
+            priority = Priority::Asked;
+            self.tools.gate.try_now();
+        }
         let kind = self.kind.borrow().clone();
         for role in roles {
             if *role == Source::Primary {
-                self.paused.note(key, new.as_deref());
+                self.tools.paused.note(key, new.as_deref());
                 if new.is_some() {
                     self.primaries.insert(key.clone());
                 } else if self.primaries.remove(key) && found_early {
                     self.vanished.insert(key.clone());
                 }
-                self.holders.count_objects(self.primaries.len());
-                self.holders.update(&self.spec, key, new.as_deref());
+                self.tools.holders.count_objects(self.primaries.len());
+                self.tools.holders.update(&self.spec, key, new.as_deref());
             }
             // The router is asked in any case: it keeps who refers to what.
             for woken in self.router.route(role, change, kind.as_ref()) {
                 if !found_early {
-                    self.queue.add(woken, priority, Cause::Changed);
+                    let order = is_order(role, old.as_deref(), new.as_deref());
+                    let object = new.as_ref().map(|object| &object.meta);
+                    // Who asks for something else does not wait for what loops.
+                    let priority =
+                        if self.tools.guard.heard(&woken, object, order) { Priority::Asked } else { priority };
+                    self.tools.queue.add(woken, priority, Cause::Changed);
                 }
             }
         }
@@ -412,8 +457,26 @@ impl Listener {
 
     fn look_at_all(&self, priority: Priority, cause: Cause) {
         for key in &self.primaries {
-            self.queue.add(key.clone(), priority, cause);
+            self.tools.queue.add(key.clone(), priority, cause);
         }
+    }
+}
+
+/// Whether this may be somebody's order: a new spec, or what is watched and not owned.
+fn is_order(role: &Source, old: Option<&Cached>, new: Option<&Cached>) -> bool {
+    match role {
+        Source::Owned => false,
+        Source::Watched(_) => true,
+        Source::Primary => match (old, new) {
+            (Some(old), Some(new)) => {
+                let of = |object: &Cached| {
+                    let meta = &object.meta;
+                    (meta.generation, meta.labels, meta.annotations, meta.deleting)
+                };
+                of(old) != of(new)
+            }
+            _ => true,
+        },
     }
 }
 
@@ -425,6 +488,8 @@ struct Dispatcher {
     queue: Arc<WorkQueue<ObjectKey>>,
     paused: Arc<Paused>,
     holders: Arc<Holders>,
+    gate: Arc<Gate<ObjectKey>>,
+    guard: Arc<Guard>,
     running: TaskTracker,
     metrics: Arc<ControllerMetrics>,
 }
@@ -435,6 +500,7 @@ impl Dispatcher {
         let shared = &dispatcher.shared;
         loop {
             dispatcher.queue.ready().await;
+            let pass = dispatcher.gate.pass().await;
             // The places first and the key last, so that what is most urgent goes when there is room.
             let (own_share, mode) = {
                 let version = shared.version.load();
@@ -450,7 +516,7 @@ impl Dispatcher {
             let Ok(own) = own_share.acquire_owned().await else { continue };
             let all = shared.tenant.place().await;
             let Some(job) = dispatcher.queue.try_next() else { continue };
-            let run = dispatcher.clone().reconcile(job);
+            let run = dispatcher.clone().reconcile(job, pass);
             dispatcher.running.spawn(async move {
                 run.await;
                 drop((own, all));
@@ -458,7 +524,7 @@ impl Dispatcher {
         }
     }
 
-    async fn reconcile(self: Arc<Self>, job: Job<ObjectKey>) {
+    async fn reconcile(self: Arc<Self>, job: Job<ObjectKey>, pass: Pass<ObjectKey>) {
         let version = self.shared.version.load_full();
         // Whatever woke it; when a person lets it go on, or the plugin is not to go after all, that wakes it again.
         let drained = version.mode == Mode::Drain && !self.holders.is_leaving(&job.key);
@@ -475,11 +541,14 @@ impl Dispatcher {
             object.name = %job.key.name,
             reconcile_id = id,
         );
+        self.guard.begin(&job.key);
         let started = Instant::now();
         let counted = self.metrics.begin(job.waited);
         // A panic of the host must not keep the key: one that is never given back would never run again.
         let run = AssertUnwindSafe(self.run_one(&version, &job, id)).catch_unwind().instrument(span.clone());
-        let result = run.await.unwrap_or_else(|panic| Err(Failure::Host(format!("it panicked: {}", told(&*panic)))));
+        let (result, steps) = run
+            .await
+            .unwrap_or_else(|panic| (Err(Failure::Host(format!("it panicked: {}", told(&*panic)))), Vec::new()));
         let took = started.elapsed();
         counted.end(&result, took);
         self.shared.vitals.reconciled(&self.caller.controller, &job.key, &result);
@@ -488,8 +557,32 @@ impl Dispatcher {
             Ok(Outcome::RequeueAfter(delay)) => Next::After((*delay).max(SOONEST)),
             Err(_) => Next::Retry,
         };
-        let delay = self.queue.done(&job.key, next);
+        let verdict = self.guard.ended(&job.key, &steps);
+        let delay = match verdict.hold {
+            Some(least) => self.queue.hold(&job.key, next, least),
+            None => self.queue.done(&job.key, next),
+        };
         let _entered = span.entered();
+        if let Some(what) = verdict.found {
+            self.metrics.found_loop();
+            self.shared.vitals.raise_alarm();
+            tracing::warn!(
+                what,
+                "the controller's own writes wake it again and again, or somebody undoes them: it is slowed for this object"
+            );
+        }
+        let end = match &result {
+            Err(failure) if failure.is_guests_end() => End::Stopped(failure.first_line()),
+            Err(Failure::Host(_)) => End::Unknown,
+            Ok(_) | Err(_) => End::Returned,
+        };
+        if let Some(news) = self.gate.ended(pass, &job.key, end) {
+            self.shared.vitals.parked(&self.caller.controller, &news);
+            match news {
+                News::Parked(why) => tracing::error!(%why, "controller parked: nothing but traps came of it"),
+                News::Back => tracing::info!("controller is no longer parked: a reconcile ended"),
+            }
+        }
         match result {
             Ok(outcome) => tracing::debug!(?outcome, ?took, cause = ?job.cause, "reconciled"),
             Err(failure) => {
@@ -500,11 +593,20 @@ impl Dispatcher {
         }
     }
 
-    async fn run_one(&self, version: &Version, job: &Job<ObjectKey>, id: String) -> Result<Outcome, Failure> {
+    /// Answers what its writes did, too.
+    async fn run_one(
+        &self,
+        version: &Version,
+        job: &Job<ObjectKey>,
+        id: String,
+    ) -> (Result<Outcome, Failure>, Vec<Step>) {
         let object = match version.ports.kubernetes.get(&self.caller, &self.primary, &job.key, false).await {
             Ok(object) => Some(object),
             Err(ApiError::NotFound(_)) => None,
-            Err(error) => return Err(Failure::Host(format!("reading {} {}: {error}", self.primary, job.key))),
+            Err(error) => {
+                let failure = Failure::Host(format!("reading {} {}: {error}", self.primary, job.key));
+                return (Err(failure), Vec::new());
+            }
         };
         let ports = Ports { log: Arc::new(ReconcileLog::new(&self.caller, &job.key, id)), ..version.ports.clone() };
         let effects = Arc::new(Effects::new(self.caller.clone(), self.shared.policy.clone(), ports));
@@ -515,7 +617,8 @@ impl Dispatcher {
             attempt: job.attempt,
             cause: job.cause,
         };
-        version.reconciler.reconcile(request, effects).await
+        let result = version.reconciler.reconcile(request, effects.clone()).await;
+        (result, effects.steps())
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Seen {
     reconciles: u64,
     errors: u64,
     trapping: Option<String>,
+    parked: Option<String>,
+    looping: Option<String>,
     /// Where the missing piece belongs, and it.
     denied: Vec<(String, &'static str, String)>,
 }
@@ -131,6 +133,8 @@ impl Reporter {
             reconciles: before.0 + reconciles,
             errors: before.1 + errors,
             trapping: self.vitals.trapping(),
+            parked: self.vitals.why_parked(),
+            looping: self.vitals.looping(),
             denied: self.vitals.denials().into_iter().map(|denial| (denial.what, denial.place, denial.yaml)).collect(),
         }
     }

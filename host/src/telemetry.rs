@@ -7,4 +7,4 @@ mod process;
 
 pub use http::{Health, serve};
 pub use log::{LogFormat, ReconcileLog, init as init_log};
-pub use metrics::{ControllerMetrics, Counted, Metrics, PluginMetrics};
+pub use metrics::{ControllerMetrics, Counted, Metrics, PluginMetrics, Seen};

@@ -12,7 +12,9 @@ use std::{
 
 use operetta_core::{
     grant::Denial,
+    looping::Guard,
     name::ControllerName,
+    park::{News, Parked},
     reconcile::{Failure, Outcome},
     resource::ObjectKey,
 };
@@ -33,8 +35,10 @@ pub struct Vitals {
     reconciles: AtomicU64,
     errors: AtomicU64,
     trapping: Mutex<BTreeMap<(ControllerName, ObjectKey), Trapping>>,
+    parked: Mutex<BTreeMap<ControllerName, Parked>>,
     denied: Mutex<BTreeMap<String, Denial>>,
     holders: Mutex<Vec<(String, Arc<Holders>)>>,
+    guards: Mutex<Vec<Arc<Guard>>>,
     alarm: Notify,
 }
 
@@ -89,8 +93,7 @@ impl Vitals {
                 }
                 let trap = trapping.entry(place).or_insert_with(|| Trapping { times: 0, why: String::new() });
                 trap.times += 1;
-                // A backtrace follows the first line.
-                failure.to_string().lines().next().unwrap_or_default().clone_into(&mut trap.why);
+                trap.why = failure.first_line();
                 if trap.times == AGAIN_AND_AGAIN {
                     self.alarm.notify_one();
                 }
@@ -104,6 +107,16 @@ impl Vitals {
         }
     }
 
+    /// A controller is parked, or no longer.
+    pub fn parked(&self, controller: &ControllerName, news: &News) {
+        let mut parked = lock(&self.parked);
+        match news {
+            News::Parked(why) => parked.insert(controller.clone(), why.clone()),
+            News::Back => parked.remove(controller),
+        };
+        self.alarm.notify_one();
+    }
+
     /// An effect was not granted.
     pub fn denied(&self, denial: &Denial) {
         let mut denied = lock(&self.denied);
@@ -114,15 +127,17 @@ impl Vitals {
     }
 
     /// Other code or another policy took over: what the one before did says nothing about it.
-    pub fn begin(&self, holders: Vec<(String, Arc<Holders>)>) {
+    pub fn begin(&self, holders: Vec<(String, Arc<Holders>)>, guards: Vec<Arc<Guard>>) {
+        *lock(&self.guards) = guards;
         lock(&self.trapping).clear();
+        lock(&self.parked).clear();
         lock(&self.denied).clear();
         *lock(&self.holders) = holders;
     }
 
     /// Nothing runs.
     pub fn end(&self) {
-        self.begin(Vec::new());
+        self.begin(Vec::new(), Vec::new());
     }
 
     /// Reconciles so far, and how many of them failed.
@@ -145,6 +160,23 @@ impl Vitals {
             more => format!(", and {more} more objects do"),
         };
         Some(format!("{key} ended controller {controller} {} times in a row: {}{more}", trap.times, trap.why))
+    }
+
+    /// Which controllers are parked and why, in words.
+    pub fn why_parked(&self) -> Option<String> {
+        let parked = lock(&self.parked);
+        let all = parked.iter().map(|(controller, why)| format!("controller {controller} is parked: {why}"));
+        (!parked.is_empty()).then(|| all.collect::<Vec<_>>().join("; "))
+    }
+
+    /// Where its own writes wake it again and again, or somebody undoes them, in words.
+    pub fn looping(&self) -> Option<String> {
+        let loops: Vec<_> = lock(&self.guards).iter().flat_map(|guard| guard.loops()).collect();
+        let (_, first) = loops.first()?;
+        Some(match loops.len() - 1 {
+            0 => first.clone(),
+            more => format!("{first}, and {more} more objects loop"),
+        })
     }
 
     /// What is held now.

@@ -4,18 +4,24 @@
 
 mod database;
 mod grpc;
+mod meter;
 mod tally;
 
 pub use database::Ask;
+pub use meter::{Call, Ending, Meter};
 pub use tally::{OnExceeded, Rates};
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use arc_swap::ArcSwap;
 
 use crate::{
     grant::{Access, Denial, Grants, Verb},
     limit::{Exceeded, Limit, Limits},
+    looping::Step,
     name::{Namespace, ObjectName, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Kubernetes, Level, ListOptions, Log, Page, Patch, Written,
@@ -27,6 +33,8 @@ use tally::{Held, Line, Tally, TooFast};
 
 /// How often a page is asked for anew because what came does not fit into an answer: each time as much as fitted before.
 const SMALLER_PAGES: usize = 3;
+/// Writes of a reconcile that are told apart afterwards.
+const MOST_STEPS: usize = 32;
 
 /// The ports of one plugin.
 #[derive(Clone)]
@@ -66,6 +74,8 @@ pub struct Effects {
     /// As it was when the reconcile began.
     settings: Arc<Policy>,
     tally: Arc<Tally>,
+    /// What its writes did.
+    steps: Mutex<Vec<Step>>,
 }
 
 /// A call to the world under way, for as long as it is held.
@@ -82,7 +92,7 @@ impl Effects {
     pub fn new(caller: Caller, policy: Arc<ArcSwap<Policy>>, ports: Ports) -> Self {
         let settings = policy.load_full();
         let tally = Tally::new(settings.limits.clone(), Arc::clone(&ports.rates), Arc::clone(&ports.exceeded));
-        Self { caller, policy, ports, settings, tally: Arc::new(tally) }
+        Self { caller, policy, ports, settings, tally: Arc::new(tally), steps: Mutex::default() }
     }
 
     /// Who acts.
@@ -100,6 +110,11 @@ impl Effects {
         self.settings.settings.get(name).map(String::as_str)
     }
 
+    /// What the writes so far did to which objects; the first of them, where there are many.
+    pub fn steps(&self) -> Vec<Step> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Counts a limit that a reconcile meets on its way to an effect.
     pub fn exceed(&self, limit: Limit, what: impl Into<String>) -> Exceeded {
         self.tally.exceed(limit, what)
@@ -112,38 +127,44 @@ impl Effects {
 
     /// One object.
     pub async fn get(&self, resource: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError> {
-        self.call(0)?;
-        self.allow(Verb::Get, resource, None, key.namespace.as_ref(), Some(&key.name))?;
-        self.answer(self.ports.kubernetes.get(&self.caller, resource, key, live).await)
+        let effect = async {
+            self.call(0)?;
+            self.allow(Verb::Get, resource, None, key.namespace.as_ref(), Some(&key.name))?;
+            self.answer(self.ports.kubernetes.get(&self.caller, resource, key, live).await)
+        };
+        self.metered(Call::Get, effect).await
     }
 
     /// Objects of one kind: a page of at most as many as asked for, and of no more bytes than an answer may have.
     pub async fn list(&self, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError> {
-        self.call(0)?;
-        self.allow(Verb::List, resource, None, options.namespace.as_ref(), None)?;
-        let most = self.tally.limits.message;
-        let mut options = options.clone();
-        for _ in 0..SMALLER_PAGES {
-            let page = self.ports.kubernetes.list(&self.caller, resource, &options).await?;
-            let mut bytes = 0_usize;
-            let fitting = page.items.iter().take_while(|item| {
-                bytes = bytes.saturating_add(item.len());
-                bytes <= most
-            });
-            let fitting = fitting.count();
-            if fitting == page.items.len() {
-                self.tally.answer(bytes, Limit::List)?;
-                return Ok(page);
+        let effect = async {
+            self.call(0)?;
+            self.allow(Verb::List, resource, None, options.namespace.as_ref(), None)?;
+            let most = self.tally.limits.message;
+            let mut options = options.clone();
+            for _ in 0..SMALLER_PAGES {
+                let page = self.ports.kubernetes.list(&self.caller, resource, &options).await?;
+                let mut bytes = 0_usize;
+                let fitting = page.items.iter().take_while(|item| {
+                    bytes = bytes.saturating_add(item.len());
+                    bytes <= most
+                });
+                let fitting = fitting.count();
+                if fitting == page.items.len() {
+                    self.tally.answer(bytes, Limit::List)?;
+                    return Ok(page);
+                }
+                self.tally.exceed(Limit::List, "");
+                if fitting == 0 {
+                    break;
+                }
+                // Pages come in the order of names, so that fewer objects are the first of those that came.
+                options.limit = u32::try_from(fitting).ok();
             }
-            self.tally.exceed(Limit::List, "");
-            if fitting == 0 {
-                break;
-            }
-            // Pages come in the order of names, so that fewer objects are the first of those that came.
-            options.limit = u32::try_from(fitting).ok();
-        }
-        let what = format!("a page of one object of {resource} has more than {most} bytes");
-        Err(Exceeded { limit: Limit::List, what }.into())
+            let what = format!("a page of one object of {resource} has more than {most} bytes");
+            Err(Exceeded { limit: Limit::List, what }.into())
+        };
+        self.metered(Call::List, effect).await
     }
 
     /// Makes an object.
@@ -153,12 +174,15 @@ impl Effects {
         namespace: Option<&Namespace>,
         object: String,
     ) -> Result<Arc<str>, ApiError> {
-        self.call(object.len())?;
-        self.allow(Verb::Create, resource, None, namespace, None)?;
-        // Where the API server chooses the name, each is an object of its own.
-        let key = name_of(&object).map(|name| ObjectKey { namespace: namespace.cloned(), name });
-        let write = self.ports.kubernetes.create(&self.caller, resource, namespace, object);
-        self.write(resource, key.as_ref(), write).await
+        let effect = async {
+            self.call(object.len())?;
+            self.allow(Verb::Create, resource, None, namespace, None)?;
+            // Where the API server chooses the name, each is an object of its own.
+            let key = name_of(&object).map(|name| ObjectKey { namespace: namespace.cloned(), name });
+            let write = self.ports.kubernetes.create(&self.caller, resource, namespace, object);
+            self.write(resource, key.as_ref(), write).await
+        };
+        self.metered_write(Call::Create, effect).await
     }
 
     /// Changes an object. Without the right to create, an apply to an object that does not exist is `NotFound`, as with kubectl.
@@ -169,23 +193,26 @@ impl Effects {
         subresource: Option<&Subresource>,
         patch: Patch,
     ) -> Result<Arc<str>, ApiError> {
-        let (Patch::Apply(body) | Patch::Merge(body) | Patch::Json(body)) = &patch;
-        self.call(body.len())?;
-        self.allow(Verb::Patch, resource, subresource, key.namespace.as_ref(), Some(&key.name))?;
-        if matches!(patch, Patch::Apply(_)) && subresource.is_none() {
-            // Server-side apply makes the object where there is none, which RBAC lets pass with `create`; a plugin that may not create is held to objects that exist.
-            let create = self.allow_quietly(Verb::Create, resource, None, key.namespace.as_ref(), None);
-            if let Err(denial) = create
-                && matches!(
-                    self.ports.kubernetes.get(&self.caller, resource, key, true).await,
-                    Err(ApiError::NotFound(_) | ApiError::Forbidden(_))
-                )
-            {
-                return Err(self.deny(&denial));
+        let effect = async {
+            let (Patch::Apply(body) | Patch::Merge(body) | Patch::Json(body)) = &patch;
+            self.call(body.len())?;
+            self.allow(Verb::Patch, resource, subresource, key.namespace.as_ref(), Some(&key.name))?;
+            if matches!(patch, Patch::Apply(_)) && subresource.is_none() {
+                // Server-side apply makes the object where there is none, which RBAC lets pass with `create`; a plugin that may not create is held to objects that exist.
+                let create = self.allow_quietly(Verb::Create, resource, None, key.namespace.as_ref(), None);
+                if let Err(denial) = create
+                    && matches!(
+                        self.ports.kubernetes.get(&self.caller, resource, key, true).await,
+                        Err(ApiError::NotFound(_) | ApiError::Forbidden(_))
+                    )
+                {
+                    return Err(self.deny(&denial));
+                }
             }
-        }
-        let write = self.ports.kubernetes.patch(&self.caller, resource, key, subresource, patch);
-        self.write(resource, Some(key), write).await
+            let write = self.ports.kubernetes.patch(&self.caller, resource, key, subresource, patch);
+            self.write(resource, Some(key), write).await
+        };
+        self.metered_write(Call::Patch, effect).await
     }
 
     /// Replaces an object.
@@ -196,28 +223,37 @@ impl Effects {
         subresource: Option<&Subresource>,
         object: String,
     ) -> Result<Arc<str>, ApiError> {
-        self.call(object.len())?;
-        self.allow(Verb::Update, resource, subresource, key.namespace.as_ref(), Some(&key.name))?;
-        let write = self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object);
-        self.write(resource, Some(key), write).await
+        let effect = async {
+            self.call(object.len())?;
+            self.allow(Verb::Update, resource, subresource, key.namespace.as_ref(), Some(&key.name))?;
+            let write = self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object);
+            self.write(resource, Some(key), write).await
+        };
+        self.metered_write(Call::Update, effect).await
     }
 
     /// Removes an object.
     pub async fn delete(&self, resource: &Resource, key: &ObjectKey, options: &DeleteOptions) -> Result<(), ApiError> {
-        self.call(0)?;
-        self.allow(Verb::Delete, resource, None, key.namespace.as_ref(), Some(&key.name))?;
-        self.tally.write(resource, key).map_err(|rate| self.slow_down(rate))?;
-        self.ports.kubernetes.delete(&self.caller, resource, key, options).await
+        let effect = async {
+            self.call(0)?;
+            self.allow(Verb::Delete, resource, None, key.namespace.as_ref(), Some(&key.name))?;
+            self.tally.write(resource, key).map_err(|rate| self.slow_down(rate))?;
+            self.ports.kubernetes.delete(&self.caller, resource, key, options).await
+        };
+        self.metered(Call::Delete, effect).await
     }
 
     /// Publishes an event.
     pub async fn publish(&self, event: Event) -> Result<(), ApiError> {
-        self.call(event.message.len())?;
-        self.policy.load().grants.check_events().map_err(|denial| self.deny(&denial))?;
-        // Regarding an object that it could not read, an event would be a way to write about strangers' objects.
-        self.allow(Verb::Get, &event.resource, None, event.key.namespace.as_ref(), Some(&event.key.name))?;
-        self.tally.event().map_err(|rate| self.slow_down(rate))?;
-        self.ports.kubernetes.publish(&self.caller, event).await
+        let effect = async {
+            self.call(event.message.len())?;
+            self.policy.load().grants.check_events().map_err(|denial| self.deny(&denial))?;
+            // Regarding an object that it could not read, an event would be a way to write about strangers' objects.
+            self.allow(Verb::Get, &event.resource, None, event.key.namespace.as_ref(), Some(&event.key.name))?;
+            self.tally.event().map_err(|rate| self.slow_down(rate))?;
+            self.ports.kubernetes.publish(&self.caller, event).await
+        };
+        self.metered(Call::Publish, effect).await
     }
 
     /// Whether a log line of this level would be kept.
@@ -296,20 +332,50 @@ impl Effects {
         self.tally.call(bytes, Limit::Message)
     }
 
+    /// Counts how an effect ends.
+    async fn metered<T, E>(&self, call: Call, effect: impl Future<Output = Result<T, E>>) -> Result<T, E>
+    where
+        for<'a> Ending: From<&'a E>,
+    {
+        let answer = effect.await;
+        self.ports.rates.meter.count(call, answer.as_ref().err().map_or(Ending::Ok, Ending::from));
+        answer
+    }
+
+    /// Counts how a write ends, which says more of a success.
+    async fn metered_write(
+        &self,
+        call: Call,
+        effect: impl Future<Output = Result<(Arc<str>, Ending), ApiError>>,
+    ) -> Result<Arc<str>, ApiError> {
+        let answer = effect.await;
+        self.ports.rates.meter.count(call, answer.as_ref().map_or_else(Ending::from, |(_, ending)| *ending));
+        answer.map(|(object, _)| object)
+    }
+
     /// Makes a write that is counted: none that would have changed nothing is.
     async fn write(
         &self,
         resource: &Resource,
         key: Option<&ObjectKey>,
         write: impl Future<Output = Result<Written, ApiError>>,
-    ) -> Result<Arc<str>, ApiError> {
+    ) -> Result<(Arc<str>, Ending), ApiError> {
         let counted = key.map(|key| self.tally.write(resource, key)).transpose();
         let counted = counted.map_err(|rate| self.slow_down(rate))?;
         let written = write.await?;
         if let Some(counted) = counted.filter(|_| !written.sent) {
             self.tally.was_free(&counted);
         }
-        self.answer(Ok(Arc::clone(&written.now.json)))
+        let (json, sent) = (Arc::clone(&written.now.json), written.sent);
+        if let Some(key) = key.filter(|_| sent) {
+            let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+            if steps.len() < MOST_STEPS {
+                let (resource, key) = (resource.clone(), key.clone());
+                steps.push(Step { resource, key, before: written.before, now: written.now });
+            }
+        }
+        let ending = if sent { Ending::Ok } else { Ending::Unchanged };
+        Ok((self.answer(Ok(json))?, ending))
     }
 
     /// A rate is no matter of this one call, so that the answer says when to come again; which rate it is, the log says once.

@@ -4,6 +4,7 @@
 //! - **A key waits at most once and never runs twice at a time**; what arrives during its run makes it run again after.
 //! - First in, first out within a [`Priority`]; a lower priority is a handicap in time, not a sentence: each key is served in the end.
 //! - A failed key waits by its [`Backoff`]; an event ends that wait, since it may have mended the cause.
+//! - A key that is held ([`WorkQueue::hold`]) waits out its time whatever happens, unless a person asks for it.
 //!
 //! # Assumptions
 //! - Each job that [`WorkQueue::try_next`] gives out is given back by [`WorkQueue::done`].
@@ -28,6 +29,8 @@ pub enum Priority {
     Initial,
     /// Something happened.
     Live,
+    /// A person asks for it: before all others, whatever it waits for.
+    Asked,
 }
 
 impl Priority {
@@ -36,7 +39,7 @@ impl Priority {
         match self {
             Self::Resync => Duration::from_secs(10),
             Self::Initial => Duration::from_secs(2),
-            Self::Live => Duration::ZERO,
+            Self::Live | Self::Asked => Duration::ZERO,
         }
     }
 
@@ -88,7 +91,7 @@ type Turn = (Instant, u64);
 
 enum State {
     Ready { turn: Turn, since: Instant, cause: Cause },
-    Delayed { turn: Turn, cause: Cause },
+    Delayed { turn: Turn, cause: Cause, held: bool },
     Running { again: Option<(Priority, Cause)> },
 }
 
@@ -190,11 +193,32 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 
     /// Gives a job back. Answers how long the key waits now, if it does.
     pub fn done(&self, key: &K, next: Next) -> Option<Duration> {
+        self.give_back(key, next, None)
+    }
+
+    /// Gives a job back, and runs the key again no earlier than after this time, whatever happens. Since what happened meanwhile must not be lost, it runs then in any case.
+    pub fn hold(&self, key: &K, next: Next, least: Duration) -> Option<Duration> {
+        self.give_back(key, next, Some(least))
+    }
+
+    fn give_back(&self, key: &K, next: Next, least: Option<Duration>) -> Option<Duration> {
         let now = Instant::now();
         let mut inner = self.lock();
         let entry = inner.entries.get_mut(key)?;
         let State::Running { again } = entry.state else { return None };
         entry.failures = if next == Next::Retry { entry.failures.saturating_add(1) } else { 0 };
+        let asked = again.is_some_and(|(priority, _)| priority == Priority::Asked);
+        let least = least.filter(|_| !asked);
+        if let Some((priority, cause)) = again
+            && (asked || next != Next::Retry && least.is_none())
+        {
+            inner.running -= 1;
+            inner.entries.remove(key);
+            inner.add(key.clone(), priority, cause);
+            drop(inner);
+            self.changed.notify_one();
+            return Some(Duration::ZERO);
+        }
         let delay = match (next, again) {
             (Next::Retry, again) => {
                 inner.retries += 1;
@@ -202,30 +226,36 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
                 // An event during the failed run may have mended the cause, but a failing plugin whose own writes wake it must not spin.
                 Some((if again.is_some() { delay.min(Duration::from_secs(1)) } else { delay }, Cause::Retried))
             }
+            (_, Some((_, cause))) => Some((Duration::ZERO, cause)),
             (Next::After(delay), None) => Some((delay, Cause::Requeued)),
-            (Next::Await, None) => None,
-            (_, Some((priority, cause))) => {
-                inner.running -= 1;
-                inner.entries.remove(key);
-                inner.add(key.clone(), priority, cause);
-                drop(inner);
-                self.changed.notify_one();
-                return Some(Duration::ZERO);
-            }
+            (Next::Await, None) => least.map(|least| (least, Cause::Changed)),
         };
         inner.running -= 1;
         let Some((delay, cause)) = delay else {
             inner.entries.remove(key);
             return None;
         };
+        let delay = delay.max(least.unwrap_or_default());
         let turn = inner.turn(now + delay);
         inner.delayed.insert(turn, key.clone());
         if let Some(entry) = inner.entries.get_mut(key) {
-            entry.state = State::Delayed { turn, cause };
+            entry.state = State::Delayed { turn, cause, held: least.is_some() };
         }
         drop(inner);
         self.changed.notify_one();
         Some(delay)
+    }
+
+    /// Lets all keys go that are held.
+    pub fn release(&self) {
+        let mut inner = self.lock();
+        let held = inner.entries.iter().filter(|(_, entry)| matches!(entry.state, State::Delayed { held: true, .. }));
+        let held: Vec<_> = held.map(|(key, _)| key.clone()).collect();
+        for key in held {
+            inner.add(key, Priority::Asked, Cause::Resync);
+        }
+        drop(inner);
+        self.changed.notify_one();
     }
 
     /// How full it is.
@@ -254,7 +284,12 @@ impl<K: Clone + Eq + Hash> Inner<K> {
 
     fn add(&mut self, key: K, priority: Priority, cause: Cause) {
         let now = Instant::now();
-        let turn = self.turn(now + priority.handicap());
+        let mut turn = self.turn(now + priority.handicap());
+        if priority == Priority::Asked
+            && let Some((first, _)) = self.ready.first_key_value()
+        {
+            turn.0 = first.0.min(now).checked_sub(Duration::from_nanos(1)).unwrap_or(now);
+        }
         let Some(entry) = self.entries.get_mut(&key) else {
             self.ready.insert(turn, key.clone());
             self.entries.insert(key, Entry { state: State::Ready { turn, since: now, cause }, failures: 0 });
@@ -274,8 +309,8 @@ impl<K: Clone + Eq + Hash> Inner<K> {
                     *why = cause;
                 }
             }
-            State::Delayed { turn: until, .. } => {
-                if priority > Priority::Resync {
+            State::Delayed { turn: until, held, .. } => {
+                if priority > Priority::Resync && (!*held || priority == Priority::Asked) {
                     self.delayed.remove(until);
                     self.ready.insert(turn, key);
                     entry.state = State::Ready { turn, since: now, cause };
@@ -292,7 +327,7 @@ impl<K: Clone + Eq + Hash> Inner<K> {
             }
             let key = first.remove();
             let Some(entry) = self.entries.get_mut(&key) else { continue };
-            let State::Delayed { turn, cause } = entry.state else { continue };
+            let State::Delayed { turn, cause, .. } = entry.state else { continue };
             // Its turn is counted from when its time came, behind those that were ready before.
             let turn = (turn.0 + Priority::of(cause).handicap(), turn.1);
             entry.state = State::Ready { turn, since: now, cause };

@@ -131,6 +131,11 @@ impl Failure {
         }
     }
 
+    /// What it is, without the backtrace that may follow.
+    pub fn first_line(&self) -> String {
+        self.to_string().lines().next().unwrap_or_default().to_owned()
+    }
+
     /// Whether the host had to end the guest, which itself would not.
     pub fn is_guests_end(&self) -> bool {
         matches!(
@@ -141,6 +146,7 @@ impl Failure {
                 | Self::Memory { .. }
                 | Self::Tables { .. }
                 | Self::Stack(_)
+                | Self::Limit(_)
         )
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use operetta_core::{
     annotation::{PAUSED, RECONCILE_REQUESTED},
     name::{AccountName, Actor, Namespace, ServiceAccount},
-    port::{Level, Log, database::NoDatabases},
+    port::{Level, Log, Patch, database::NoDatabases},
     share::Places,
 };
 use serde_json::json;
@@ -15,7 +15,7 @@ use super::*;
 use crate::{
     channels::GrpcChannels,
     telemetry::Metrics,
-    testing::{Cluster, Runs, SOON, World, key, parts, plugin_name, things},
+    testing::{Cluster, Runs, SOON, World, eventually, key, parts, plugin_name, things},
 };
 
 struct Quiet;
@@ -601,4 +601,147 @@ fn what_a_panic_says_is_kept() {
     assert_eq!(told(&"text"), "text");
     assert_eq!(told(&"owned".to_owned()), "owned");
     assert_eq!(told(&7), "without a word");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_of_which_nothing_but_traps_comes_is_parked_and_comes_back_by_itself() {
+    let scene = scene();
+    for name in ["a", "b", "c"] {
+        scene.world.apply(&things(), name);
+    }
+    let (neighbour_of, healed) = (scene.shared.plugin.clone(), Arc::new(AtomicBool::new(false)));
+    let now = healed.clone();
+    scene.runs.act(move |_, effects| {
+        let traps = effects.caller().plugin == neighbour_of && !now.load(Ordering::SeqCst);
+        async move { if traps { Err(Failure::Trap("unreachable\nat f".into())) } else { done() } }
+    });
+    let parked = || {
+        let text = scene.shared.metrics.encode().unwrap();
+        text.contains("operetta_plugin_parked{controller=\"demo/main\",plugin=\"demo\"} 1")
+    };
+    let controller = scene.start().await;
+    let neighbour = shared("neighbour", version(&scene.world, scene.runs.code("1"), 16), &scene.places);
+    let _neighbour = Controller::start(neighbour, spec(), watches(&scene.world, &spec()).await, None);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(parked());
+    let why = scene.shared.vitals.why_parked().unwrap();
+    assert!(
+        why.starts_with("controller main is parked: the host had to stop its last ") && !why.contains("at f"),
+        "{why}"
+    );
+    let of = |plugin: &str| scene.runs.all().iter().filter(|run| run.plugin == plugin).count();
+    // However often they are woken.
+    scene.runs.clear();
+    for round in 0..300 {
+        for name in ["a", "b", "c"] {
+            scene.world.apply(&things(), name);
+        }
+        let before = Instant::now();
+        scene
+            .runs
+            .until("the neighbour's turn", |runs| {
+                runs.iter().filter(|run| run.plugin == "neighbour").count() >= 3 * (round + 1)
+            })
+            .await;
+        assert!(before.elapsed() < Duration::from_millis(10), "the neighbour keeps its speed");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!((1..=5).contains(&of("demo")), "{}", of("demo"));
+
+    scene.runs.clear();
+    healed.store(true, Ordering::SeqCst);
+    let before = Instant::now();
+    scene.runs.until("all of them", |runs| runs.iter().filter(|run| run.plugin == "demo").count() >= 3).await;
+    assert!(before.elapsed() <= Duration::from_secs(331), "{:?}", before.elapsed());
+    assert!(!parked());
+    assert_eq!(scene.shared.vitals.why_parked(), None);
+    controller.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_and_other_code_have_a_parked_controller_try_at_once() {
+    let scene = scene();
+    for name in ["a", "b", "asked"] {
+        scene.world.apply(&things(), name);
+    }
+    scene.runs.act(|_, _| async { Err(Failure::Cpu(Duration::from_secs(2))) });
+    let controller = scene.start().await;
+    eventually("it is parked", || scene.shared.vitals.why_parked().is_some()).await;
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    scene.runs.clear();
+    let before = Instant::now();
+    annotate(&scene, "asked", RECONCILE_REQUESTED, "2026-01-01T00:00:00Z");
+    assert_eq!(scene.runs.count(1).await[0].key, key("asked"));
+    assert!(before.elapsed() < Duration::from_millis(10), "{:?}", before.elapsed());
+
+    scene.runs.clear();
+    scene.runs.act(|_, _| async { done() });
+    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("2"), 16));
+    controller.look_at_all();
+    assert!(scene.runs.count(3).await.iter().all(|run| run.version == "2"));
+    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_poison_slows_nobody_but_itself() {
+    let scene = scene();
+    for name in ["poison", "a", "b"] {
+        scene.world.apply(&things(), name);
+    }
+    scene.runs.act(|request, _| async move {
+        if request.key == key("poison") { Err(Failure::Trap("unreachable".into())) } else { done() }
+    });
+    let _controller = scene.start().await;
+    // Long enough that nothing but the one that traps ran for an hour.
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert_eq!(scene.shared.vitals.why_parked(), None);
+    let before = Instant::now();
+    scene.runs.clear();
+    scene.world.apply(&things(), "a");
+    scene.runs.until("its turn", |runs| runs.iter().any(|run| run.key == key("a"))).await;
+    assert!(before.elapsed() < Duration::from_millis(10), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_its_own_writes_wake_is_slowed_for_that_object_only_and_other_code_begins_anew() {
+    let scene = scene();
+    scene.world.apply(&things(), "loops");
+    scene.world.apply(&things(), "settles");
+    let rules = json!([{"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": ["*"]}]);
+    let grants = operetta_core::grant::Grants { rules: serde_json::from_value(rules).unwrap(), ..Default::default() };
+    let policy = || Policy { grants: grants.clone(), ..Policy::default() };
+    scene.shared.exchange(policy(), version(&scene.world, scene.runs.code("1"), 16));
+    let turns = Arc::new(AtomicUsize::new(0));
+    scene.runs.act(move |request, effects| {
+        let turn = turns.fetch_add(1, Ordering::SeqCst).to_string();
+        async move {
+            if request.key == key("loops") {
+                let labels = json!({"metadata": {"labels": {"turn": turn}}}).to_string();
+                effects.patch(&things(), &request.key, None, Patch::Merge(labels)).await.unwrap();
+            }
+            done()
+        }
+    });
+    let controller = scene.start().await;
+    eventually("it is found", || !controller.guard().loops().is_empty()).await;
+    let runs = scene.runs.all().iter().filter(|run| run.key == key("loops")).count();
+    assert!((29..40).contains(&runs), "{runs}");
+    let said = controller.guard().loops()[0].1.clone();
+    assert!(said.starts_with(".metadata.labels.turn of things.v1.x.example.com n/loops changes"), "{said}");
+    scene.runs.clear();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert!((5..=20).contains(&scene.runs.all().len()), "{}", scene.runs.all().len());
+    let text = scene.shared.metrics.encode().unwrap();
+    assert!(text.contains("operetta_write_loops_total{controller=\"demo/main\",plugin=\"demo\"} 1"), "{text}");
+
+    let before = Instant::now();
+    scene.runs.clear();
+    scene.world.apply(&things(), "settles");
+    assert_eq!(scene.runs.count(1).await[0].key, key("settles"));
+    scene.runs.act(|_, _| async { done() });
+    scene.shared.exchange(policy(), version(&scene.world, scene.runs.code("2"), 16));
+    controller.look_at_all();
+    scene.runs.until("both", |runs| runs.iter().filter(|run| run.version == "2").count() >= 2).await;
+    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+    assert_eq!(controller.guard().loops(), []);
 }

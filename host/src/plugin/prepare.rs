@@ -320,7 +320,7 @@ impl Plugin {
                 tracing::warn!(%plugin, what = denial.what, rule = denial.yaml, "denied: not granted to the plugin");
             }),
             exceeded: Arc::new(move |limit| limits.exceeded(limit)),
-            rates: Arc::default(),
+            rates: self.metrics.rates(),
         }
     }
 }

@@ -115,7 +115,8 @@ impl Plugin {
             let primary = &controller.spec().primary;
             (format!("{}.{}", primary.resource(), primary.group()), controller.holders().clone())
         });
-        self.vitals.begin(holders.collect());
+        let guards = controllers.values().map(|controller: &Controller| controller.guard().clone());
+        self.vitals.begin(holders.collect(), guards.collect());
         self.metrics.loaded(&code.manifest.version, &code.digest.short(), was);
         let arriving = Some(Arriving { exchanged, since });
         self.running = Some(Running { code, spec, mode, owner, account, scope, shared, controllers, claim, arriving });

@@ -159,6 +159,9 @@ fn ready(seen: &Seen) -> Says {
     if !status.is_ready() {
         return says("False", "Starting", format!("{version} fills its caches"));
     }
+    if let Some(why) = &seen.parked {
+        return says("False", "Parked", format!("{why}; Degraded says what to do"));
+    }
     says("True", "Running", format!("{version} runs as {} in {}", switched.account, places(&switched.scope)))
 }
 
@@ -169,14 +172,27 @@ fn places(scope: &Scope) -> String {
     }
 }
 
+/// What a person can do about a controller that is parked.
+const WAY_OUT: &str = "one object is tried every few minutes at the latest, and all of them as soon as that goes well; correct the plugin, or raise the limit that is named, in spec.limits, \
+     and all are looked at anew; `operetta reconcile KIND/NAME` tries that object at once";
+
 fn degraded(seen: &Seen) -> Says {
+    if let Some(why) = &seen.parked {
+        return says("True", "Parked", format!("{why}; {WAY_OUT}"));
+    }
+    if let Some(what) = &seen.looping {
+        let message = format!(
+            "{what}: the plugin's own writes wake it again and again, or somebody else undoes them, so that it is slowed for that object; correct the plugin, or let one of the two own the field"
+        );
+        return says("True", "Looping", message);
+    }
     match &seen.trapping {
         Some(why) => says(
             "True",
             "Trapping",
             format!("{why}; the log has the backtrace: correct the plugin, or pause the object"),
         ),
-        None => says("False", "AsExpected", "no object makes it trap again and again"),
+        None => says("False", "AsExpected", "no object makes it trap again and again, and none loops"),
     }
 }
 

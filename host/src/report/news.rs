@@ -38,6 +38,16 @@ pub(super) fn of(before: Option<&Seen>, now: &Seen) -> Vec<(Severity, &'static s
     {
         news.push((Severity::Warning, "Degraded", why.clone()));
     }
+    match (before.and_then(|before| before.parked.as_ref()), &now.parked) {
+        (None, Some(why)) => news.push((Severity::Warning, "Parked", why.clone())),
+        (Some(_), None) => news.push((Severity::Normal, "Recovered", "it is no longer parked".to_owned())),
+        _ => {}
+    }
+    if let Some(what) = &now.looping
+        && before.is_none_or(|before| before.looping.is_none())
+    {
+        news.push((Severity::Warning, "Looping", what.clone()));
+    }
     for (what, place, yaml) in &now.denied {
         if before.is_none_or(|before| !before.denied.iter().any(|(known, ..)| known == what)) {
             news.push((

@@ -11,9 +11,11 @@ use std::{
 
 use arc_swap::ArcSwap;
 use operetta_core::{
-    effect::Policy,
+    effect::{Policy, Rates},
     limit::Limit,
+    looping::Guard,
     name::PluginName,
+    park::Gate,
     port::Caller,
     queue::WorkQueue,
     reconcile::{Failure, Outcome},
@@ -23,12 +25,13 @@ use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text},
     metrics::{
+        MetricType,
         counter::{ConstCounter, Counter},
         family::Family,
         gauge::{ConstGauge, Gauge},
         histogram::{Histogram, exponential_buckets},
     },
-    registry::Registry,
+    registry::{Registry, Unit},
 };
 use tokio::time::Instant;
 
@@ -136,11 +139,13 @@ pub struct Metrics {
     exceeded: Family<WhichLimit, Counter>,
     cpu: Family<Whose, Counter<f64, AtomicU64>>,
     memory: Family<Whose, Gauge>,
+    loops: Family<Whose, Counter>,
     loads: Family<LoadResult, Counter>,
     loaded: Family<Loaded, Gauge>,
     leader: Family<Lease, Gauge>,
     answers: Family<Answer, Counter>,
     controllers: Arc<Controllers>,
+    meters: Arc<Meters>,
 }
 
 impl Default for Metrics {
@@ -155,6 +160,8 @@ impl Default for Metrics {
         }
         let controllers = Arc::new(Controllers::default());
         registry.register_collector(Box::new(controllers.clone()));
+        let meters = Arc::new(Meters::default());
+        registry.register_collector(Box::new(meters.clone()));
         registry.register_collector(Box::new(Process::new()));
         Self {
             reconciles: register!(
@@ -210,6 +217,11 @@ impl Default for Metrics {
                 "Linear memory of the last reconcile",
                 Family::default()
             ),
+            loops: register!(
+                "operetta_write_loops",
+                "Loops that were found: of writes that wake their own controller, or that somebody undoes",
+                Family::default()
+            ),
             loads: register!("operetta_plugin_loads", "Loads of a plugin by result: success, error", Family::default()),
             loaded: register!("operetta_plugin_info", "The plugins that run", Family::default()),
             leader: register!(
@@ -223,6 +235,7 @@ impl Default for Metrics {
                 Family::default()
             ),
             controllers,
+            meters,
             registry,
         }
     }
@@ -239,20 +252,12 @@ impl Metrics {
         Ok(text)
     }
 
-    /// For one controller with its queue, for as long as somebody holds the answer.
-    pub fn controller(
-        self: &Arc<Self>,
-        caller: &Caller,
-        queue: &Arc<WorkQueue<ObjectKey>>,
-        policy: &Arc<ArcSwap<Policy>>,
-        paused: &Arc<Paused>,
-    ) -> Arc<ControllerMetrics> {
+    /// For one controller, for as long as somebody holds the answer.
+    pub fn controller(self: &Arc<Self>, caller: &Caller, seen: Seen) -> Arc<ControllerMetrics> {
         let metrics = Arc::new(ControllerMetrics {
             all: self.clone(),
             whose: Whose::of(caller),
-            queue: queue.clone(),
-            policy: policy.clone(),
-            paused: paused.clone(),
+            seen,
             runs: AtomicU64::new(0),
             running: Mutex::default(),
         });
@@ -297,6 +302,11 @@ pub struct PluginMetrics {
 }
 
 impl PluginMetrics {
+    /// What is counted over all its reconciles, for as long as the host runs: a plugin that comes back goes on counting.
+    pub fn rates(&self) -> Arc<Rates> {
+        self.all.meters.lock().entry(self.plugin.clone()).or_default().clone()
+    }
+
     /// An effect was not granted.
     pub fn denied(&self) {
         self.all.denials.get_or_create(&Which { plugin: self.plugin.clone() }).inc();
@@ -331,13 +341,25 @@ impl PluginMetrics {
     }
 }
 
+/// What is read of one controller when somebody asks.
+pub struct Seen {
+    /// What waits.
+    pub queue: Arc<WorkQueue<ObjectKey>>,
+    /// What it may use.
+    pub policy: Arc<ArcSwap<Policy>>,
+    /// What a person has paused.
+    pub paused: Arc<Paused>,
+    /// Whether it is parked.
+    pub gate: Arc<Gate<ObjectKey>>,
+    /// What loops.
+    pub guard: Arc<Guard>,
+}
+
 /// The metrics of one controller.
 pub struct ControllerMetrics {
     all: Arc<Metrics>,
     whose: Whose,
-    queue: Arc<WorkQueue<ObjectKey>>,
-    policy: Arc<ArcSwap<Policy>>,
-    paused: Arc<Paused>,
+    seen: Seen,
     /// Numbers the reconciles.
     runs: AtomicU64,
     /// When those that run now began.
@@ -348,7 +370,7 @@ impl ControllerMetrics {
     /// Each series begins at once, as with controller-runtime, so that a rate over the first failure is more than nothing.
     fn begin_with_zero(&self) {
         let all = &self.all;
-        for family in [&all.errors, &all.terminal, &all.panics, &all.timeouts] {
+        for family in [&all.errors, &all.terminal, &all.panics, &all.timeouts, &all.loops] {
             drop(family.get_or_create(&self.whose));
         }
         for result in ["success", "error", "requeue_after"] {
@@ -368,6 +390,11 @@ impl ControllerMetrics {
     /// A limit of the plugin was met.
     pub fn exceeded(&self, limit: Limit) {
         self.all.exceeded(&self.whose.plugin, limit);
+    }
+
+    /// A key loops.
+    pub fn found_loop(&self) {
+        self.all.loops.get_or_create(&self.whose).inc();
     }
 
     /// A reconcile begins, after its key waited so long. It runs until the answer is dropped.
@@ -450,6 +477,8 @@ struct Snapshot {
     running: i64,
     at_most: i64,
     paused: i64,
+    parked: i64,
+    looping: i64,
     unfinished: f64,
     longest: f64,
 }
@@ -467,12 +496,14 @@ impl Controllers {
         let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         for controller in controllers {
             let snapshot = snapshots.entry(controller.whose.clone()).or_default();
-            let (adds, retries) = controller.queue.totals();
-            snapshot.depth += whole(controller.queue.depth().ready);
+            let (adds, retries) = controller.seen.queue.totals();
+            snapshot.depth += whole(controller.seen.queue.depth().ready);
             snapshot.adds += adds;
             snapshot.retries += retries;
-            snapshot.paused += whole(controller.paused.count());
-            snapshot.at_most = whole(controller.policy.load().limits.concurrency);
+            snapshot.paused += whole(controller.seen.paused.count());
+            snapshot.looping += whole(controller.seen.guard.loops().len());
+            snapshot.parked = snapshot.parked.max(controller.seen.gate.is_parked().into());
+            snapshot.at_most = whole(controller.seen.policy.load().limits.concurrency);
             for began in controller.lock().values() {
                 let age = began.elapsed().as_secs_f64();
                 snapshot.running += 1;
@@ -533,7 +564,74 @@ impl Collector for Controllers {
             "Objects that a person has paused",
             &|s| Box::new(ConstGauge::new(s.paused)),
             false,
+        )?;
+        family(
+            "operetta_plugin_parked",
+            "Whether nothing but traps came of the controller, so that it is only tried now and then: 1, or 0",
+            &|s| Box::new(ConstGauge::new(s.parked)),
+            false,
+        )?;
+        family(
+            "operetta_looping_objects",
+            "Objects for which the controller is slowed, since its own writes wake it again and again or somebody undoes them",
+            &|s| Box::new(ConstGauge::new(s.looping)),
+            false,
         )
+    }
+}
+
+/// What each plugin used, read when somebody asks.
+#[derive(Debug, Default)]
+struct Meters(Mutex<BTreeMap<String, Arc<Rates>>>);
+
+impl Meters {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Rates>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WhichCall {
+    plugin: String,
+    verb: &'static str,
+    result: &'static str,
+}
+
+impl Collector for Meters {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        let meters = self.lock().clone();
+        let calls: Vec<_> = meters
+            .iter()
+            .flat_map(|(plugin, rates)| {
+                rates.meter.calls().map(|(call, ending, count)| {
+                    (WhichCall { plugin: plugin.clone(), verb: call.label(), result: ending.label() }, count)
+                })
+            })
+            .collect();
+        if !calls.is_empty() {
+            let (name, help) = (
+                "operetta_plugin_requests",
+                "Effects that plugins asked for, by verb (those of RBAC, publish, grpc, sql) and result; a cache may have answered",
+            );
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (labels, count) in calls {
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        if meters.is_empty() {
+            return Ok(());
+        }
+        let transmitted = ("operetta_plugin_transmit", "Bytes of the arguments of a plugin's host calls");
+        let received = ("operetta_plugin_receive", "Bytes of the answers to a plugin's host calls");
+        for (at, (name, help)) in [transmitted, received].into_iter().enumerate() {
+            let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Counter)?;
+            for (plugin, rates) in &meters {
+                let (sent, received) = rates.meter.bytes();
+                let bytes = if at == 0 { sent } else { received };
+                ConstCounter::new(bytes).encode(family.encode_family(&Which { plugin: plugin.clone() })?)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -18,13 +18,13 @@ use operetta_tests::{
     control_plane::Cluster,
     eventually,
     host::{Document, Host, Launch},
-    kinds::{Objects, act, mischiefs, pet, pets, text},
+    kinds::{Objects, act, mischiefs, pet, pets, text, volumes},
     petstore::PetStore,
     variant::hostile_version,
 };
 use serde_json::{Value, json};
 
-use crate::shared::{SOON, TestNamespace, built, installed, namespace, run, shared};
+use crate::shared::{SOON, TestNamespace, built, installed, namespace, plug, run, shared};
 
 /// Where plugins' accounts are.
 const ACCOUNTS: &str = "operetta-plugins";
@@ -163,6 +163,24 @@ impl Stage {
         .unwrap()
     }
 
+    /// Waits for an event about the Plugin.
+    async fn event(&self, reason: &str) {
+        let events: Api<Event> = Api::namespaced(self.namespace.client(), "default");
+        eventually(&format!("an event {reason}"), SOON, async || {
+            let all = events.list(&ListParams::default()).await?;
+            let of = |event: &&Event| event.regarding.as_ref().and_then(|r| r.name.as_ref()) == Some(&self.name);
+            let reasons: Vec<_> = all.iter().filter(of).filter_map(|event| event.reason.clone()).collect();
+            ensure!(reasons.iter().any(|r| r == reason), "there are {reasons:?}");
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
+
+    async fn metric(&self, name: &str) -> f64 {
+        self.host.metrics().await.unwrap().sum(name, &[("plugin", &self.name)])
+    }
+
     async fn gone(&self) {
         eventually("the Plugin is gone", SOON, async || {
             let plugin = self.plugins.get_opt(&self.name).await?;
@@ -186,6 +204,18 @@ impl Stage {
         .await
         .unwrap();
     }
+}
+
+/// A stage on which the hostile plugin runs.
+async fn hostile_stage() -> Stage {
+    let stage = Stage::new("hostile").await;
+    let parts = operetta::package::pack(&hostile()).unwrap();
+    for (number, part) in parts.iter().enumerate() {
+        stage.put(&format!("code-{number}"), part).await;
+    }
+    let source = json!({"configMap": {"name": "code", "chunks": parts.len()}});
+    stage.apply(&Stage::spec("hostile", &source, |document| document)).await;
+    stage
 }
 
 fn hostile() -> Vec<u8> {
@@ -285,18 +315,9 @@ async fn a_plugin_of_the_cluster_lives_from_its_chunks_and_says_how_it_fares() {
     stage.apply(&pinned(&two, 3)).await;
     stage.says("Ready", "True", "Running").await;
 
-    let events: Api<Event> = Api::namespaced(stage.namespace.client(), "default");
-    eventually("the events are there", SOON, async || {
-        let all = events.list(&ListParams::default()).await?;
-        let of = |event: &&Event| event.regarding.as_ref().and_then(|r| r.name.as_ref()) == Some(&stage.name);
-        let reasons: Vec<_> = all.iter().filter(of).filter_map(|event| event.reason.clone()).collect();
-        for reason in ["ConfigMapMissing", "Loaded", "DigestMismatch", "Exchanged", "NotGranted", "Suspended"] {
-            ensure!(reasons.iter().any(|r| r == reason), "{reason} is not among {reasons:?}");
-        }
-        Ok(())
-    })
-    .await
-    .unwrap();
+    for reason in ["ConfigMapMissing", "Loaded", "DigestMismatch", "Exchanged", "NotGranted", "Suspended"] {
+        stage.event(reason).await;
+    }
 
     // It holds nothing, so that it goes at once.
     stage.plugins.delete(&stage.name, &DeleteParams::default()).await.unwrap();
@@ -305,15 +326,72 @@ async fn a_plugin_of_the_cluster_lives_from_its_chunks_and_says_how_it_fares() {
 }
 
 #[tokio::test]
-async fn a_plugin_rests_while_its_account_does_not_name_it() {
-    let stage = Stage::new("hostile").await;
-    stage.mischiefs().apply("one", &act("behave")).await.unwrap();
-    let parts = operetta::package::pack(&hostile()).unwrap();
-    for (number, part) in parts.iter().enumerate() {
-        stage.put(&format!("code-{number}"), part).await;
+async fn a_plugin_that_traps_on_all_that_it_sees_is_parked_beside_a_neighbour_and_comes_back() {
+    let stage = hostile_stage().await;
+    for name in ["one", "two"] {
+        stage.mischiefs().apply(name, &act("panic")).await.unwrap();
     }
-    let source = json!({"configMap": {"name": "code", "chunks": parts.len()}});
-    stage.apply(&Stage::spec("hostile", &source, |document| document)).await;
+    let said = stage.says("Degraded", "True", "Parked").await;
+    eprintln!("{said}");
+    for part in ["controller mischief is parked: the host had to stop", "of 2 objects", "operetta reconcile KIND/NAME"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    stage.says("Ready", "False", "Parked").await;
+    stage.event("Parked").await;
+    assert!((stage.metric("operetta_plugin_parked").await - 1.0).abs() < 0.5);
+
+    plug(&stage.host, "demo-volume", |document| document).await;
+    let volumes = volumes(&stage.namespace.client(), stage.namespace.name());
+    volumes.apply("volume", &json!({"name": "volume", "size": 1})).await.unwrap();
+    eventually("the neighbour reconciles", SOON, async || {
+        ensure!(text(&volumes.get("volume").await?, "/status/name") == "volume", "not yet");
+        Ok(())
+    })
+    .await
+    .unwrap();
+
+    // The cause is gone, and a person who knows does not wait for the next try.
+    for name in ["two", "one"] {
+        stage.mischiefs().merge(name, &json!({"spec": {"act": "behave"}})).await.unwrap();
+    }
+    let asked =
+        ["annotate", "mischief/one", "operetta.dev/reconcile-requested-at=now", "--namespace", stage.namespace.name()];
+    kubectl(&asked).unwrap();
+    stage.looked_after("1.0.0").await;
+    stage.says("Degraded", "False", "AsExpected").await;
+    stage.says("Ready", "True", "Running").await;
+    stage.event("Recovered").await;
+    assert!(stage.metric("operetta_plugin_parked").await < 0.5);
+}
+
+#[tokio::test]
+async fn a_plugin_whose_own_writes_wake_it_is_slowed_and_the_field_is_named() {
+    let stage = hostile_stage().await;
+    stage.says("Ready", "True", "Running").await;
+    stage.mischiefs().apply("one", &act("flap")).await.unwrap();
+    let said = stage.says("Degraded", "True", "Looping").await;
+    eprintln!("{said}");
+    let what = format!(
+        ".spec.milliseconds of mischiefs.v1.hostile.example.com {}/one flaps between 3 and 4",
+        stage.namespace.name()
+    );
+    assert!(said.starts_with(&what), "{said}");
+    stage.event("Looping").await;
+    assert!((stage.metric("operetta_write_loops_total").await - 1.0).abs() < 0.5);
+    assert!((stage.metric("operetta_looping_objects").await - 1.0).abs() < 0.5);
+    // Thirty changes to find it, and then one after a second, two, four and so on.
+    let changes = stage.mischiefs().get("one").await.unwrap().metadata.generation;
+    assert!((30..40).contains(&changes.unwrap()), "{changes:?}");
+    // Somebody's order does not wait.
+    stage.mischiefs().merge("one", &json!({"spec": {"act": "behave"}})).await.unwrap();
+    stage.looked_after("1.0.0").await;
+}
+
+#[tokio::test]
+async fn a_plugin_rests_while_its_account_does_not_name_it() {
+    let stage = hostile_stage().await;
+    stage.mischiefs().apply("one", &act("behave")).await.unwrap();
     stage.looked_after("1.0.0").await;
     let account = ["annotate", "serviceaccount", &stage.name, "--namespace", ACCOUNTS];
     kubectl(&[&account[..], &["operetta.dev/plugin-"]].concat()).unwrap();

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{Effects, tally::Tally};
+use super::{Call, Effects, tally::Tally};
 use crate::{
     limit::{Exceeded, Limit, MOST_ROWS},
     name::DatabaseName,
@@ -38,16 +38,22 @@ impl From<Exceeded> for SqlError {
 impl Effects {
     /// Rows of one statement.
     pub async fn query(&self, database: &str, ask: Ask) -> Result<SqlRows, SqlError> {
-        let (database, statement) = (self.allow_database(database)?, self.statement(ask)?);
-        let rows = self.ports.databases.query(&database, statement).await;
-        self.tally.rows(rows)
+        let effect = async {
+            let (database, statement) = (self.allow_database(database)?, self.statement(ask)?);
+            let rows = self.ports.databases.query(&database, statement).await;
+            self.tally.rows(rows)
+        };
+        self.metered(Call::Sql, effect).await
     }
 
     /// How many rows one statement changed.
     pub async fn execute(&self, database: &str, ask: Ask) -> Result<u64, SqlError> {
-        let (database, statement) = (self.allow_database(database)?, self.statement(ask)?);
-        let changed = self.ports.databases.execute(&database, statement).await;
-        self.tally.limited(changed)
+        let effect = async {
+            let (database, statement) = (self.allow_database(database)?, self.statement(ask)?);
+            let changed = self.ports.databases.execute(&database, statement).await;
+            self.tally.limited(changed)
+        };
+        self.metered(Call::Sql, effect).await
     }
 
     /// Begins a transaction. Its statements pass [`Effects::statement`].
@@ -57,10 +63,14 @@ impl Effects {
         isolation: Isolation,
         deadline: Option<Duration>,
     ) -> Result<Box<dyn Transaction>, SqlError> {
-        let database = self.allow_database(database)?;
-        self.count_sql(0)?;
-        let inner = self.ports.databases.begin(&database, isolation, self.until(deadline)).await?;
-        Ok(Box::new(Counted { inner, tally: Arc::clone(&self.tally) }))
+        let effect = async {
+            let database = self.allow_database(database)?;
+            self.count_sql(0)?;
+            let inner = self.ports.databases.begin(&database, isolation, self.until(deadline)).await?;
+            let transaction: Box<dyn Transaction> = Box::new(Counted { inner, tally: Arc::clone(&self.tally) });
+            Ok(transaction)
+        };
+        self.metered(Call::Sql, effect).await
     }
 
     /// Counts a statement, and holds it to the limits.

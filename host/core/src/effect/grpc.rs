@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use super::{
-    Effects, printable,
+    Call, Effects, printable,
     tally::{Held, Tally},
 };
 use crate::{
@@ -34,20 +34,28 @@ impl From<Exceeded> for GrpcStatus {
 impl Effects {
     /// A unary gRPC call on a named channel.
     pub async fn unary(&self, channel: &str, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
-        let (channel, call) = self.allow_grpc(channel, call, message.len())?;
-        let reply = self.ports.channels.unary(&channel, call, message).await;
-        let reply = self.tally.told(reply)?;
-        self.tally.answer(reply.message.len(), Limit::GrpcMessage)?;
-        Ok(reply)
+        let effect = async {
+            let (channel, call) = self.allow_grpc(channel, call, message.len())?;
+            let reply = self.ports.channels.unary(&channel, call, message).await;
+            let reply = self.tally.told(reply)?;
+            self.tally.answer(reply.message.len(), Limit::GrpcMessage)?;
+            Ok(reply)
+        };
+        self.metered(Call::Grpc, effect).await
     }
 
     /// Opens a streaming gRPC call on a named channel.
     pub async fn open(&self, channel: &str, call: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
-        let (channel, call) = self.allow_grpc(channel, call, 0)?;
-        let place = self.tally.stream()?;
-        let exchange = self.ports.channels.open(&channel, call).await;
-        let inner = self.tally.told(exchange)?;
-        Ok(Box::new(Counted { inner, tally: Arc::clone(&self.tally), _place: place }))
+        let effect = async {
+            let (channel, call) = self.allow_grpc(channel, call, 0)?;
+            let place = self.tally.stream()?;
+            let exchange = self.ports.channels.open(&channel, call).await;
+            let inner = self.tally.told(exchange)?;
+            let exchange: Box<dyn Exchange> =
+                Box::new(Counted { inner, tally: Arc::clone(&self.tally), _place: place });
+            Ok(exchange)
+        };
+        self.metered(Call::Grpc, effect).await
     }
 
     fn allow_grpc(&self, channel: &str, call: GrpcCall, bytes: usize) -> Result<(ChannelName, GrpcCall), GrpcStatus> {

@@ -12,6 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::meter::Meter;
 use crate::{
     limit::{Exceeded, Limit, Limits},
     resource::{ObjectKey, Resource},
@@ -31,6 +32,8 @@ pub struct Rates {
     writes: Writes,
     /// Lines that were left out since the last that was kept.
     left_out: AtomicU64,
+    /// What was used so far.
+    pub meter: Meter,
 }
 
 /// Nothing is left; how long until there is, where there ever is.
@@ -153,6 +156,10 @@ pub(super) struct Tally {
     exceeded: OnExceeded,
 }
 
+fn whole(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
 /// Gives back when it is dropped.
 pub(super) struct Held {
     tally: Arc<Tally>,
@@ -189,6 +196,7 @@ impl Tally {
 
     /// Counts a call with so many bytes of arguments; `limit` says what an argument that is too long is.
     pub fn call(&self, bytes: usize, limit: Limit) -> Result<(), Exceeded> {
+        self.rates.meter.send(whole(bytes));
         self.size("an argument", bytes, limit)?;
         if self.calls.fetch_add(1, Ordering::Relaxed) >= self.limits.host_calls {
             let most = self.limits.host_calls;
@@ -199,6 +207,7 @@ impl Tally {
 
     /// Counts an answer of so many bytes.
     pub fn answer(&self, bytes: usize, limit: Limit) -> Result<(), Exceeded> {
+        self.rates.meter.receive(whole(bytes));
         self.size("the answer", bytes, limit)?;
         self.carry(bytes)
     }
@@ -212,7 +221,7 @@ impl Tally {
     }
 
     fn carry(&self, bytes: usize) -> Result<(), Exceeded> {
-        let (bytes, most) = (u64::try_from(bytes).unwrap_or(u64::MAX), self.limits.traffic);
+        let (bytes, most) = (whole(bytes), self.limits.traffic);
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) > most {
             return Err(self.exceed(

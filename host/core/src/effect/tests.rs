@@ -325,3 +325,43 @@ async fn a_database_needs_a_grant_and_statements_are_held_to_the_limits() {
     effects.count_sql(0).unwrap();
     assert!(matches!(effects.query("people", ask("SELECT 3")).await, Err(SqlError::TooLarge(_))));
 }
+
+#[tokio::test]
+async fn what_a_plugin_uses_is_counted_over_all_its_reconciles() {
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let grants = Grants { channels: [ChannelName::parse("shop").unwrap()].into(), ..rules(&["*"]) };
+    let (first, _) = effects(&fake, Policy { grants: grants.clone(), ..Policy::default() });
+    all(&first).await;
+    // Another one, of what is not granted and would change nothing.
+    let free = Arc::new(Fake { free: true, ..Fake::default() });
+    let ports = Ports { rates: first.ports.rates.clone(), ..effects(&free, Policy::default()).0.ports };
+    let grants = Arc::new(ArcSwap::from_pointee(Policy { grants: rules(&["patch"]), ..Policy::default() }));
+    let next = Effects::new(first.caller.clone(), grants, ports);
+    next.patch(&pods(), &key(), None, Patch::Merge("12345".into())).await.unwrap();
+    assert!(next.get(&pods(), &key(), false).await.is_err());
+    assert!(next.query("people", Ask { sql: "SELECT 1".into(), ..Ask::default() }).await.is_err());
+
+    let meter = &first.ports.rates.meter;
+    let mut counted: Vec<_> =
+        meter.calls().map(|(c, e, count)| format!("{} {} {count}", c.label(), e.label())).collect();
+    counted.sort();
+    assert_eq!(
+        counted,
+        [
+            "create ok 1",
+            "delete ok 1",
+            "get denied 1",
+            "get ok 1",
+            "grpc ok 1",
+            "grpc unavailable 1",
+            "list ok 1",
+            "patch ok 1",
+            "patch unchanged 1",
+            "publish denied 1",
+            "sql denied 1",
+            "update ok 1"
+        ]
+    );
+    // Of {} three times and of m there, and of 12345; and {} back, each time.
+    assert_eq!(meter.bytes(), (2 + 2 + 2 + 1 + 5, 2 * 5));
+}

@@ -231,3 +231,61 @@ proptest! {
         });
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_asks_for_goes_before_all_others_whatever_it_waits_for() {
+    let queue = queue();
+    for key in 1..5 {
+        live(&queue, key);
+    }
+    advance(1000 * MS).await;
+    queue.add(4, Priority::Asked, Cause::Changed);
+    queue.add(3, Priority::Asked, Cause::Changed);
+    queue.add(9, Priority::Asked, Cause::Changed);
+    let order = drain(&queue);
+    assert_eq!((order[..3].iter().collect::<HashSet<_>>(), &order[3..]), (HashSet::from([&4, &3, &9]), &[1, 2][..]));
+    queue.done(&1, Next::Retry);
+    live(&queue, 2);
+    queue.add(1, Priority::Asked, Cause::Changed);
+    assert_eq!(drain(&queue), [1]);
+    // During its run, a failure does not wait either.
+    queue.add(1, Priority::Asked, Cause::Changed);
+    assert_eq!(queue.done(&1, Next::Retry), Some(Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_held_waits_whatever_happens_and_loses_nothing() {
+    let queue = queue();
+    for next in [Next::Await, Next::Retry, Next::After(50 * MS)] {
+        live(&queue, 1);
+        assert_eq!(drain(&queue), [1]);
+        // Before and after it is given back.
+        live(&queue, 1);
+        assert_eq!(queue.hold(&1, next, 5000 * MS), Some(5000 * MS));
+        live(&queue, 1);
+        advance(4999 * MS).await;
+        assert_eq!(drain(&queue), [] as [u32; 0]);
+        advance(MS).await;
+        assert_eq!(drain(&queue), [1]);
+        queue.done(&1, Next::Await);
+        assert_eq!(queue.depth(), Depth::default());
+    }
+    // An event that comes a moment later must not be lost, so that it runs in any case.
+    live(&queue, 1);
+    drain(&queue);
+    assert_eq!(queue.hold(&1, Next::Await, 100 * MS), Some(100 * MS));
+    // What would wait longer waits longer.
+    live(&queue, 2);
+    assert_eq!(drain(&queue), [2]);
+    assert_eq!(queue.hold(&2, Next::After(700 * MS), 100 * MS), Some(700 * MS));
+    queue.add(2, Priority::Asked, Cause::Changed);
+    assert_eq!(drain(&queue), [2]);
+    queue.add(2, Priority::Asked, Cause::Changed);
+    assert_eq!(queue.hold(&2, Next::Await, 5000 * MS), Some(Duration::ZERO));
+    assert_eq!(drain(&queue), [2]);
+    queue.hold(&2, Next::Await, 5000 * MS);
+    queue.release();
+    let mut all = drain(&queue);
+    all.sort_unstable();
+    assert_eq!(all, [1, 2]);
+}

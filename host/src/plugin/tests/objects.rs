@@ -262,6 +262,9 @@ async fn what_is_denied_and_what_traps_is_told_and_forgotten_with_the_next_spec(
         "{said}"
     );
     stage.says("Ready", "True", "Running").await;
+    let metrics = stage.host.metrics.encode().unwrap();
+    let line = "operetta_plugin_requests_total{plugin=\"demo\",verb=\"list\",result=\"denied\"} ";
+    assert!(metrics.lines().any(|l| l.starts_with(line)), "{metrics}");
     stage.world.apply(&things(), "bad");
     let said = stage.says("Degraded", "True", "Trapping").await;
     assert!(said.contains("n/bad") && said.contains("unreachable") && !said.contains("at f"), "{said}");
@@ -270,6 +273,33 @@ async fn what_is_denied_and_what_traps_is_told_and_forgotten_with_the_next_spec(
     seat.entries.send_replace(of_object(file(&version("1")), &granted(), object(2, false)));
     stage.says("Granted", "True", "Granted").await;
     assert_eq!(stage.components.loads(), 1, "the code is not loaded again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_of_which_nothing_but_traps_comes_is_told_as_parked_with_the_way_out() {
+    let stage = Stage::new();
+    stage.runs.act(|_, _| async { Err(Failure::Deadline(std::time::Duration::from_secs(30))) });
+    let mut seat = stage.plug_object(of_object(file(&version("1")), &granted(), object(1, false)));
+    seat.runs("1").await;
+    for name in ["a", "b"] {
+        stage.world.apply(&things(), name);
+    }
+    let said = stage.says("Degraded", "True", "Parked").await;
+    for part in ["controller main is parked", "of 2 objects", "limits.deadlineSeconds", "operetta reconcile KIND/NAME"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    stage.says("Ready", "False", "Parked").await;
+    let event = |reason: &str| stage.shelf.events.lock().unwrap().iter().filter(|(r, _)| r == reason).count();
+    assert_eq!(event("Parked"), 1);
+    // Another document is the way out, and tells nothing of the one before.
+    stage.runs.act(|_, _| async { Ok(Outcome::AwaitChange) });
+    let mut more = granted();
+    more["limits"] = json!({"deadlineSeconds": 60});
+    seat.entries.send_replace(of_object(file(&version("1")), &more, object(2, false)));
+    stage.says("Degraded", "False", "AsExpected").await;
+    stage.says("Ready", "True", "Running").await;
+    assert_eq!(event("Recovered"), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use expect_test::expect;
 use operetta_core::{
     backoff::Backoff,
+    effect::{Call, Ending},
     limit::Exceeded,
     name::ControllerName,
     queue::{Next, Priority},
@@ -21,6 +22,11 @@ struct Scene {
     controller: Arc<ControllerMetrics>,
 }
 
+fn seen(queue: &Arc<WorkQueue<ObjectKey>>) -> Seen {
+    let (policy, paused, gate, guard) = Default::default();
+    Seen { queue: queue.clone(), policy, paused, gate, guard }
+}
+
 fn caller() -> Caller {
     Caller { plugin: PluginName::parse("demo").unwrap(), controller: ControllerName::parse("main").unwrap() }
 }
@@ -28,7 +34,7 @@ fn caller() -> Caller {
 fn scene() -> Scene {
     let metrics = Arc::new(Metrics::default());
     let queue = Arc::new(WorkQueue::new(Backoff::default()));
-    let controller = metrics.controller(&caller(), &queue, &Arc::default(), &Arc::default());
+    let controller = metrics.controller(&caller(), seen(&queue));
     Scene { metrics, queue, controller }
 }
 
@@ -85,6 +91,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
     plugin.exceeded(Limit::Message);
     scene.metrics.leads("host", true);
     scene.metrics.answered("127.0.0.1:6443", "GET", Some(200));
+    plugin.rates().meter.count(Call::Get, Ending::NotFound);
     expect![[r"
         controller_runtime_active_workers gauge controller,plugin
         controller_runtime_max_concurrent_reconciles gauge controller,plugin
@@ -99,12 +106,18 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         leader_election_master_status gauge name
         operetta_denials_total counter plugin
         operetta_limit_exceeded_total counter plugin,limit
+        operetta_looping_objects gauge controller,plugin
         operetta_paused_objects gauge controller,plugin
         operetta_plugin_info gauge plugin,version,digest
         operetta_plugin_loads_total counter plugin,result
+        operetta_plugin_parked gauge controller,plugin
+        operetta_plugin_receive_bytes_total counter plugin
+        operetta_plugin_requests_total counter plugin,verb,result
+        operetta_plugin_transmit_bytes_total counter plugin
         operetta_reconcile_cpu_seconds_total counter controller,plugin
         operetta_reconcile_failures_total counter controller,plugin,reason
         operetta_reconcile_memory_bytes gauge controller,plugin
+        operetta_write_loops_total counter controller,plugin
         process_cpu_seconds_total counter
         process_max_fds gauge
         process_open_fds gauge
@@ -233,7 +246,7 @@ async fn a_controller_that_is_gone_leaves_counters_and_no_gauges() {
     scene.metrics.used(&caller(), Duration::from_millis(3), 1 << 20);
     // Its successor, as after an exchange to another kind.
     let queue = Arc::new(WorkQueue::new(Backoff::default()));
-    let next = scene.metrics.controller(&caller(), &queue, &Arc::default(), &Arc::default());
+    let next = scene.metrics.controller(&caller(), seen(&queue));
     queue.add(key("a"), Priority::Live, Cause::Changed);
     scene.queue.add(key("b"), Priority::Live, Cause::Changed);
     assert_eq!(scene.of_queue("workqueue_depth"), Some(2.0));

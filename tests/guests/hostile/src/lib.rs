@@ -56,6 +56,8 @@ pub enum Act {
     Call,
     /// Reads without end.
     Pester,
+    /// Changes its own spec each time, which wakes it again.
+    Flap,
 }
 
 /// What its reconcile has to say.
@@ -154,6 +156,12 @@ async fn reconcile(ctx: &Context, mischief: Mischief) -> Result<Outcome, Failure
         Act::Pester => loop {
             ctx.api::<Mischief>().get_opt(name).await?;
         },
+        Act::Flap => {
+            let resource = <Mischief as operetta_sdk::Kind>::resource();
+            let milliseconds = if mischief.spec.milliseconds == 3 { 4 } else { 3 };
+            let patch = json!({"spec": {"milliseconds": milliseconds}}).to_string();
+            ctx.host().patch(&resource, &ctx.request().key, None, operetta_sdk::host::Patch::Merge(patch)).await?;
+        }
     }
     Ok(Outcome::AwaitChange)
 }

@@ -1,0 +1,253 @@
+//! What is a loop and what is none, as stories of one controller and its objects, in paused time.
+
+use serde_json::json;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A controller with one key, and the objects that it and others write.
+struct Story {
+    guard: Guard,
+    key: ObjectKey,
+    versions: u64,
+    held: Vec<Duration>,
+    found: Vec<Loop>,
+}
+
+fn resource(plural: &str) -> Resource {
+    Resource::parse(if plural == "deployments" { "apps" } else { "x.example.com" }, "v1", plural).unwrap()
+}
+
+fn object(uid: &str, version: u64, content: &Value) -> Arc<Cached> {
+    let mut object =
+        json!({"metadata": {"name": "x", "namespace": "n", "uid": uid, "resourceVersion": version.to_string()}});
+    object.as_object_mut().unwrap().extend(content.as_object().unwrap().clone());
+    Arc::new(Cached::of(object).unwrap().1)
+}
+
+impl Story {
+    fn new() -> Self {
+        let key = ObjectKey::parse(Some("n"), "x").unwrap();
+        Self { guard: Guard::default(), key, versions: 0, held: Vec::new(), found: Vec::new() }
+    }
+
+    /// One reconcile that writes an object from this to that; answers the event of it.
+    fn writes(&mut self, plural: &str, from: &Value, to: &Value) -> Arc<Cached> {
+        self.versions += 2;
+        let (before, now) = (object(plural, self.versions - 1, from), object(plural, self.versions, to));
+        let step = Step { resource: resource(plural), key: self.key.clone(), before: Some(before), now: now.clone() };
+        self.guard.begin(&self.key);
+        let Verdict { hold, found } = self.guard.ended(&self.key, &[step]);
+        self.held.extend(hold);
+        self.found.extend(found);
+        now
+    }
+
+    fn wakes(&self, object: &Cached) {
+        self.guard.heard(&self.key, Some(&object.meta), false);
+    }
+
+    /// Something that it did not write.
+    fn somebody(&mut self, order: bool) -> bool {
+        self.versions += 1;
+        let object = object("foreign", self.versions, &json!({}));
+        self.guard.heard(&self.key, Some(&object.meta), order)
+    }
+
+    fn is_content(&self) {
+        assert_eq!((&self.found, &self.held), (&vec![], &vec![]));
+        assert_eq!(self.guard.loops(), []);
+    }
+}
+
+fn replicas(count: i32) -> Value {
+    json!({"spec": {"replicas": count, "paused": false}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_field_that_flaps_is_named_and_the_key_waits_longer_each_time() {
+    let mut story = Story::new();
+    for lap in 0..40 {
+        let written = story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
+        story.wakes(&written);
+        // The Deployment's controller answers each write, which is no order.
+        story.somebody(false);
+        tokio::time::advance(SECOND / 10).await;
+    }
+    let what = ".spec.replicas of deployments.v1.apps n/x flaps between 3 and 4";
+    assert_eq!(story.found, [what]);
+    assert_eq!(story.guard.loops(), [(story.key.clone(), what.to_owned())]);
+    for (held, least) in story.held.iter().zip([1, 2, 4, 8, 16, 32, 60, 60]) {
+        assert!((least * SECOND..=least * SECOND * 11 / 10).contains(held), "{:?}", story.held);
+    }
+    assert!(story.held.len() > 8);
+    // A minute and twice the pause after the last lap it is over.
+    tokio::time::advance(SECOND * 200).await;
+    assert_eq!(story.guard.loops(), []);
+    let before = story.held.len();
+    story.writes("deployments", &replicas(3), &replicas(4));
+    assert_eq!(story.held.len(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nothing_but_its_own_writes_wake_is_a_loop_whatever_it_writes() {
+    let mut story = Story::new();
+    let seen = |at: i32| json!({"status": {"phase": "Ready", "conditions": [{"type": "Ready", "at": at}]}});
+    for at in 0..40 {
+        let written = story.writes("things", &seen(at), &seen(at + 1));
+        story.wakes(&written);
+        tokio::time::advance(SECOND).await;
+    }
+    assert_eq!(story.found.len(), 1);
+    let said = &story.found[0];
+    assert!(
+        said.starts_with(
+            ".status.conditions[Ready].at of things.v1.x.example.com n/x changes with every reconcile, last from "
+        ),
+        "{said}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_that_fight_over_a_field_are_found_even_in_a_status_and_over_its_own_spec() {
+    for (plural, order) in [("deployments", false), ("things", true)] {
+        let mut story = Story::new();
+        let (mine, yours) = if order {
+            (json!({"spec": {"a": 1}}), json!({"spec": {"a": 2}}))
+        } else {
+            (json!({"status": {"a": "x"}}), json!({"status": {"a": "y"}}))
+        };
+        for _ in 0..40 {
+            // Somebody else wrote theirs, and this puts its own back.
+            story.somebody(order);
+            let written = story.writes(plural, &yours, &mine);
+            story.wakes(&written);
+            tokio::time::advance(SECOND).await;
+        }
+        assert_eq!(story.found.len(), 1, "{plural}");
+        assert!(story.found[0].contains(" flaps between "), "{:?}", story.found);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_settles_after_many_steps_is_none() {
+    let mut story = Story::new();
+    for step in 0..15 {
+        let written =
+            story.writes("things", &json!({"status": {"phase": step}}), &json!({"status": {"phase": step + 1}}));
+        story.wakes(&written);
+    }
+    story.is_content();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_mirrors_what_others_do_is_none_however_fast() {
+    let mut story = Story::new();
+    let ready = |count: i32| json!({"status": {"ready": count}});
+    for change in 0..2_000 {
+        story.somebody(false);
+        let written = story.writes("things", &ready(97 + change % 2), &ready(98 - change % 2));
+        story.wakes(&written);
+        tokio::time::advance(SECOND / 20).await;
+    }
+    story.is_content();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_counter_at_the_pace_that_it_asked_for_is_none() {
+    let mut story = Story::new();
+    for count in 0..600 {
+        let written = story.writes("things", &json!({"status": {"n": count}}), &json!({"status": {"n": count + 1}}));
+        // Its own event finds nothing to do; then it is called again, by no event.
+        story.wakes(&written);
+        story.guard.begin(&story.key);
+        assert_eq!(story.guard.ended(&story.key, &[]), Verdict::default());
+        tokio::time::advance(SECOND / 2).await;
+    }
+    story.is_content();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_orders_is_none_however_often_and_does_not_wait() {
+    let mut story = Story::new();
+    for order in 0..500 {
+        assert!(!story.somebody(true), "it does not loop");
+        let written = story.writes("deployments", &replicas(1 + order % 3), &replicas(1 + (order + 1) % 3));
+        story.wakes(&written);
+        tokio::time::advance(SECOND / 10).await;
+    }
+    story.is_content();
+    for lap in 0..40 {
+        let written = story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
+        story.wakes(&written);
+    }
+    assert_eq!(story.found.len(), 1);
+    assert!(!story.somebody(false) && story.somebody(true), "of a key that loops, an order goes first");
+    // During a reconcile nobody knows whose write it was before it ended.
+    let held = story.held.len();
+    story.guard.begin(&story.key);
+    assert!(!story.somebody(true));
+    let (before, now) = (object("o", 1, &replicas(3)), object("o", 2, &replicas(4)));
+    story.guard.heard(&story.key, Some(&now.meta), true);
+    let step = Step { resource: resource("deployments"), key: story.key.clone(), before: Some(before), now };
+    assert_eq!(story.guard.ended(&story.key, &[step]).hold, None);
+    // What it does about the order is no lap, and what comes after is one again.
+    story.writes("deployments", &replicas(4), &replicas(3));
+    assert_eq!(story.held.len(), held);
+    story.writes("deployments", &replicas(3), &replicas(4));
+    assert_eq!(story.held.len(), held + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_takes_its_time_harms_nobody() {
+    let mut story = Story::new();
+    for lap in 0..500 {
+        let written = story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
+        story.wakes(&written);
+        tokio::time::advance(SECOND * 4).await;
+    }
+    story.is_content();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_secret_holds_is_not_said_and_what_is_said_is_printable() {
+    let place = |group, plural| Place {
+        resource: Resource::parse(group, "v1", plural).unwrap(),
+        key: ObjectKey::parse(Some("n"), "x").unwrap(),
+        path: ".data.a\nb".to_owned(),
+    };
+    let said = say(&place("", "secrets"), &json!("hunter2"), &json!("hunter3"), true);
+    assert_eq!(said, ".data.a\\nb of secrets.v1 n/x changes again and again");
+    let said = say(&place("", "configmaps"), &json!("\u{1b}[31m"), &json!("y".repeat(1_000)), false);
+    assert!(!said.contains('\u{1b}') && said.len() < 200, "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_bounded_and_what_loops_is_forgotten_last() {
+    let mut story = Story::new();
+    for lap in 0..40 {
+        let written = story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
+        story.wakes(&written);
+    }
+    let key = story.key.clone();
+    for number in 0..3 * MOST_KEYS {
+        story.key = ObjectKey::parse(Some("n"), &format!("other-{number}")).unwrap();
+        story.writes("things", &json!({"a": 1}), &json!({"a": 2}));
+        assert!(story.guard.lock().len() <= MOST_KEYS);
+    }
+    assert_eq!(story.guard.loops().len(), 1);
+    assert_eq!(story.guard.loops()[0].0, key);
+    story.guard.begin_anew();
+    assert_eq!(story.guard.lock().len(), 0);
+}
+
+#[test]
+fn differences_have_the_names_that_people_use() {
+    let before = json!({"metadata": {"resourceVersion": "1", "labels": {"a": "1"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}], "args": ["a"], "gone": 1}});
+    let now = json!({"metadata": {"resourceVersion": "2", "labels": {"a": "2"}}, "spec": {"containers": [{"name": "c", "image": "i:2"}], "args": ["a", "b"], "new": 1}});
+    let mut all = Vec::new();
+    differences("", &before, &now, 0, &mut all);
+    let paths: Vec<_> = all.iter().map(|change| change.path.as_str()).collect();
+    assert_eq!(paths, [".metadata.labels.a", ".spec.args", ".spec.containers[c].image", ".spec.gone", ".spec.new"]);
+}
