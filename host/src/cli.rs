@@ -15,6 +15,7 @@ use crate::{
     dev::DevArgs,
     election::ElectionArgs,
     exit,
+    impersonation::HostArgs,
     inspect::InspectArgs,
     new::NewArgs,
     objects::{Deed, ObjectsArgs},
@@ -230,9 +231,8 @@ pub(crate) struct InstallArgs {
     /// Put the component into the cluster too, as ConfigMaps and a Plugin that names them: the host runs it from there
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) plugin: bool,
-    /// With --plugin: where the host looks for ConfigMaps
-    #[arg(long, value_name = "NAMESPACE", default_value = crate::deploy::NAMESPACE)]
-    pub(crate) host_namespace: Namespace,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
     #[command(flatten)]
     pub(crate) state: StateArgs,
 }
@@ -245,7 +245,7 @@ pub(crate) enum Generate {
     /// The CRDs of a component, and of the Plugin kind without one
     Crd(GenerateCrdArgs),
     /// The service account and the RBAC of a component, and of the host itself without one
-    Rbac(GenerateCrdArgs),
+    Rbac(GenerateRbacArgs),
     /// The JSON schema of a component's manifest
     ManifestSchema,
 }
@@ -266,6 +266,14 @@ pub(crate) struct GenerateCrdArgs {
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct GenerateRbacArgs {
+    #[command(flatten)]
+    pub(crate) component: GenerateCrdArgs,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
 }
 
 /// `$XDG_STATE_HOME/operetta`, or `~/.local/state/operetta`.

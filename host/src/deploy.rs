@@ -1,16 +1,21 @@
 //! `operetta deploy` and `operetta undeploy`: the host itself in a cluster. What is applied is what `config/` holds, from the one source in [`objects`].
 
 use anyhow::Context as _;
-use operetta_cluster::install::{How, Installed, apply, host_rbac, plugins, remove};
-use operetta_core::name::{AccountName, Namespace, ServiceAccount};
+use operetta_cluster::install::{How, Installed, Way, admission, apply, host_rbac, plugins, remove};
+use operetta_core::name::{Namespace, ServiceAccount};
 use serde_json::{Value, json};
 
-use crate::{cli::ReachArgs, exit::Failed, output::print};
+use crate::{
+    cli::ReachArgs,
+    exit::Failed,
+    impersonation::{HostSide, ImpersonationArgs},
+    output::print,
+};
 
 /// Where the host itself lives when it runs in the cluster.
 pub(crate) const NAMESPACE: &str = "operetta-system";
 /// What all of the host's objects are called.
-const NAME: &str = "operetta";
+pub(crate) const NAME: &str = "operetta";
 /// The image that `config/host/Containerfile` builds.
 const IMAGE: &str = concat!("operetta:", env!("CARGO_PKG_VERSION"));
 /// Under which name a deployment owns fields.
@@ -28,6 +33,8 @@ pub(crate) struct DeployArgs {
     /// Where the host runs
     #[arg(long, value_name = "NAMESPACE", default_value = NAMESPACE)]
     namespace: Namespace,
+    #[command(flatten)]
+    impersonation: ImpersonationArgs,
     /// Let the API server check everything, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -53,8 +60,9 @@ pub(crate) struct UndeployArgs {
 
 pub(crate) async fn deploy(args: DeployArgs) -> anyhow::Result<()> {
     let client = args.cluster.connect().await?;
+    let way = args.impersonation.known_to(&client).await.context("cannot ask the API server for its version")?;
     let how = How { manager: MANAGER, force: args.force, dry_run: args.dry_run };
-    tell(&apply(&client, objects(&args.namespace, &args.image)?.all(), how).await?, args.dry_run)
+    tell(&apply(&client, objects(&args.namespace, &args.image, way)?.all(), how).await?, args.dry_run)
 }
 
 pub(crate) async fn undeploy(args: UndeployArgs) -> anyhow::Result<()> {
@@ -72,7 +80,7 @@ pub(crate) async fn undeploy(args: UndeployArgs) -> anyhow::Result<()> {
     let of_plugins =
         remove(&client, left, args.dry_run).await.context("the host still runs, and nothing of it was deleted")?;
     tell(&of_plugins, args.dry_run)?;
-    tell(&remove(&client, objects(&args.namespace, IMAGE)?.all(), args.dry_run).await?, args.dry_run)
+    tell(&remove(&client, objects(&args.namespace, IMAGE, Way::Constrained)?.all(), args.dry_run).await?, args.dry_run)
 }
 
 fn shown(object: &Value) -> String {
@@ -95,6 +103,8 @@ pub(crate) struct Objects {
     pub(crate) crd: Value,
     /// `rbac/host.yaml`: namespaces, account and rights.
     pub(crate) rbac: Vec<Value>,
+    /// `admission/policies.yaml`: what the API server refuses.
+    pub(crate) admission: Vec<Value>,
     /// `host/deployment.yaml`.
     pub(crate) deployment: Value,
     /// `host/pod_disruption_budget.yaml`.
@@ -104,17 +114,18 @@ pub(crate) struct Objects {
 impl Objects {
     /// In an order in which they can be applied to an empty cluster.
     fn all(self) -> Vec<Value> {
-        [self.crd].into_iter().chain(self.rbac).chain([self.deployment, self.budget]).collect()
+        [self.crd].into_iter().chain(self.rbac).chain(self.admission).chain([self.deployment, self.budget]).collect()
     }
 }
 
 /// With the host in this namespace and of this image.
-pub(crate) fn objects(namespace: &Namespace, image: &str) -> anyhow::Result<Objects> {
-    let account = ServiceAccount { namespace: namespace.clone(), name: AccountName::parse(NAME)? };
+pub(crate) fn objects(namespace: &Namespace, image: &str, way: Way) -> anyhow::Result<Objects> {
+    let host = HostSide::of(namespace, way)?;
     Ok(Objects {
         crd: serde_json::to_value(operetta_api::crd())?,
-        rbac: host_rbac(&account, &accounts()?),
-        deployment: deployment(&account, image),
+        rbac: host_rights(&host)?,
+        admission: admission(namespace, &labels()),
+        deployment: deployment(&host.account, image),
         budget: json!({
             "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata(namespace),
             // Of two hosts one works and one waits for its turn; a node that is drained takes one of them at a time.
@@ -123,16 +134,25 @@ pub(crate) fn objects(namespace: &Namespace, image: &str) -> anyhow::Result<Obje
     })
 }
 
-/// As config/ has it.
+/// The namespaces, account and rights of a host.
+pub(crate) fn host_rights(host: &HostSide) -> anyhow::Result<Vec<Value>> {
+    Ok(host_rbac(&host.account, &accounts()?, host.way))
+}
+
+/// As config/default has it.
 pub(crate) fn default_objects() -> anyhow::Result<Objects> {
-    objects(&Namespace::parse(NAMESPACE)?, IMAGE)
+    objects(&Namespace::parse(NAMESPACE)?, IMAGE, Way::Constrained)
 }
 
 fn metadata(namespace: &Namespace) -> Value {
     json!({
         "name": NAME, "namespace": namespace.as_str(),
-        "labels": {"app.kubernetes.io/managed-by": "operetta", "app.kubernetes.io/name": "operetta"},
+        "labels": labels(),
     })
+}
+
+fn labels() -> Value {
+    json!({"app.kubernetes.io/managed-by": "operetta", "app.kubernetes.io/name": "operetta"})
 }
 
 fn selector() -> Value {

@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use operetta_cluster::{
     client,
-    install::{Installation, install, render},
+    install::{Installation, Way, install, render},
 };
 use operetta_core::name::{Digest, Namespace};
 use operetta_sandbox::Sandbox;
@@ -28,6 +28,7 @@ use crate::{
     cli::{ClusterArgs, RunArgs, StateArgs},
     exit::Failed,
     generate::COMMAND_CONCURRENCY,
+    impersonation::HostSide,
     install::installation,
     loader::quick_sandbox,
 };
@@ -85,6 +86,7 @@ pub(crate) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         "--plugin-selector=operetta.dev/dev".as_ref(),
     ];
     let mut run = Plain::try_parse_from(plain)?.run;
+    let host_namespace = crate::run::own_namespace(&args.cluster.target())?;
     (run.cluster, run.namespace) = (args.cluster, args.namespace);
     let workshop = Workshop {
         sandbox: quick_sandbox(&place.state, COMMAND_CONCURRENCY)?,
@@ -92,6 +94,7 @@ pub(crate) async fn dev(args: DevArgs) -> anyhow::Result<()> {
         plugins: place.plugins.clone(),
         project,
         client,
+        host_namespace,
         installed: None,
         given: None,
     };
@@ -139,6 +142,8 @@ struct Workshop {
     how: Build,
     sandbox: Sandbox,
     client: kube::Client,
+    /// Where the host of this process looks for Secrets.
+    host_namespace: Namespace,
     plugins: PathBuf,
     /// What was installed last, as the objects that it consists of.
     installed: Option<Vec<serde_json::Value>>,
@@ -207,7 +212,9 @@ impl Workshop {
         };
         let beside = self.project.root.join(format!("{name}.wasm"));
         let (wasm_name, yaml_name) = (format!("{name}.wasm"), format!("{name}.yaml"));
-        let installation = installation(name.clone(), manifest, &beside)?;
+        // The host of this process acts with the person's rights, and needs none of its own.
+        let host = HostSide::of(&self.host_namespace, Way::Classic)?;
+        let installation = installation(name.clone(), manifest, &beside, &host)?;
         self.install(&installation).await?;
         // The document first, so that the component finds it there.
         self.put(&yaml_name, document.as_bytes())?;

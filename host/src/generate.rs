@@ -7,8 +7,8 @@ use operetta_core::manifest::Manifest;
 use serde_json::Value;
 
 use crate::{
-    cli::{Generate, GenerateCrdArgs},
-    deploy::default_objects,
+    cli::{Generate, GenerateCrdArgs, GenerateRbacArgs},
+    deploy::{default_objects, host_rights},
     install::installation,
     loader::{load_file, sandbox},
     output::print,
@@ -46,11 +46,13 @@ async fn crds(args: GenerateCrdArgs) -> anyhow::Result<Vec<Value>> {
     }
 }
 
-async fn rbac(args: GenerateCrdArgs) -> anyhow::Result<Vec<Value>> {
-    let Some(file) = args.file else { return Ok(default_objects()?.rbac) };
-    let sandbox = sandbox(&args.state.state_dir, COMMAND_CONCURRENCY)?;
+async fn rbac(args: GenerateRbacArgs) -> anyhow::Result<Vec<Value>> {
+    let host = args.host.host()?;
+    let GenerateCrdArgs { file, state } = args.component;
+    let Some(file) = file else { return host_rights(&host) };
+    let sandbox = sandbox(&state.state_dir, COMMAND_CONCURRENCY)?;
     let (name, component) = load_file(&sandbox, &file).await?;
-    let objects = render(&installation(name, component.manifest(), &file)?)?;
+    let objects = render(&installation(name, component.manifest(), &file, &host)?)?;
     Ok(objects
         .into_iter()
         .filter(|object| object.get("kind").is_none_or(|k| k != "CustomResourceDefinition"))
@@ -76,16 +78,22 @@ fn yaml(objects: &[Value]) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use expect_test::expect_file;
+    use operetta_cluster::install::Way;
 
     use super::*;
-    use crate::deploy::Objects;
+    use crate::{deploy::Objects, impersonation::HostSide};
 
     /// `UPDATE_EXPECT=1 cargo test` rewrites the files.
     #[test]
     fn the_committed_files_are_what_the_code_says() {
-        let Objects { crd, rbac, deployment, budget } = default_objects().unwrap();
+        let Objects { crd, rbac, admission, deployment, budget } = default_objects().unwrap();
         expect_file!["../../config/crd/operetta.dev_plugins.yaml"].assert_eq(&yaml(&[crd]).unwrap());
         expect_file!["../../config/rbac/host.yaml"].assert_eq(&yaml(&rbac).unwrap());
+        expect_file!["../../config/admission/policies.yaml"].assert_eq(&yaml(&admission).unwrap());
+        // Of a classic host what is different.
+        let host = HostSide::of(&"operetta-system".parse().unwrap(), Way::Classic).unwrap();
+        let classic: Vec<_> = host_rights(&host).unwrap().into_iter().filter(|object| !rbac.contains(object)).collect();
+        expect_file!["../../config/classic/rights.yaml"].assert_eq(&yaml(&classic).unwrap());
         expect_file!["../../config/host/deployment.yaml"].assert_eq(&yaml(&[deployment]).unwrap());
         expect_file!["../../config/host/pod_disruption_budget.yaml"].assert_eq(&yaml(&[budget]).unwrap());
         expect_file!["../../config/manifest.schema.json"].assert_eq(&format!("{}\n", manifest_schema().unwrap()));

@@ -11,32 +11,43 @@ use serde_json::Value;
 use crate::{
     cli::InstallArgs,
     diff::unified,
+    exit::Failed,
     generate::COMMAND_CONCURRENCY,
+    impersonation::HostSide,
     loader::{load_file, read_document, read_file, sandbox},
     output::print,
+    plugin::confine,
     publish::Publication,
 };
 
 pub(crate) async fn install(args: InstallArgs) -> anyhow::Result<()> {
     let sandbox = sandbox(&args.state.state_dir, COMMAND_CONCURRENCY)?;
-    let (mut installations, mut publications) = (Vec::new(), Vec::new());
+    let host = args.host.host()?;
+    let (mut installations, mut publications): (Vec<Installation>, _) = (Vec::new(), Vec::new());
     for file in &args.files {
         let (name, component) = load_file(&sandbox, file).await?;
         publications.push(Publication {
             plugin: name.clone(),
-            host_namespace: args.host_namespace.clone(),
+            host_namespace: args.host.host_namespace.clone(),
             spec: spec(&name, component.manifest(), file)?,
             wasm: read_file(file)?.1,
         });
-        installations.push(installation(name, component.manifest(), file)?);
+        installations.push(installation(name, component.manifest(), file, &host)?);
     }
     check_together(&installations)?;
     let client = args.cluster.connect().await?;
+    let way = args.host.impersonation.known_to(&client).await.context("cannot ask the API server for its version")?;
+    for installation in &mut installations {
+        installation.way = way;
+    }
     // All of them are thought through before anything is written.
     let mut plans = Vec::new();
     for installation in &installations {
         let in_plugin = || format!("plugin {}", installation.plugin);
         plans.push(Plan::of(&client, installation, args.force).await.with_context(in_plugin)?);
+    }
+    for publication in publications.iter().filter(|_| args.plugin) {
+        publication.check(&client, args.force).await.with_context(|| format!("plugin {}", publication.plugin))?;
     }
     let mut done = Vec::new();
     for ((plan, installation), publication) in plans.iter().zip(&installations).zip(&publications) {
@@ -91,15 +102,24 @@ fn check_together(installations: &[Installation]) -> Result<(), InstallError> {
 ///
 /// # Errors
 /// The document is there and cannot be used.
-pub(crate) fn installation(name: PluginName, manifest: &Manifest, file: &Path) -> anyhow::Result<Installation> {
+pub(crate) fn installation(
+    name: PluginName,
+    manifest: &Manifest,
+    file: &Path,
+    host: &HostSide,
+) -> anyhow::Result<Installation> {
     let spec = spec(&name, manifest, file)?;
+    let account = spec.account(&name)?;
+    confine::check(&account, &spec.grants.rules, &spec.scope(), &host.account.namespace).map_err(Failed::plugin)?;
     Ok(Installation {
-        account: spec.account(&name)?,
+        account,
         scope: spec.scope(),
         plugin: name,
         crds: manifest.crds.clone(),
         events: spec.grants.events,
         rules: spec.grants.rules,
+        host: host.account.clone(),
+        way: host.way,
     })
 }
 

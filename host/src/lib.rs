@@ -17,6 +17,7 @@ pub mod directory;
 mod election;
 pub mod exit;
 pub mod generate;
+mod impersonation;
 mod inspect;
 mod install;
 pub mod loader;

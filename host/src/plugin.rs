@@ -4,6 +4,7 @@
 //! the version before runs on. After it nothing can fail. What comes before may be given up at any point, as for a newer file; the switch itself never waits.
 
 mod claims;
+pub(crate) mod confine;
 mod leave;
 pub(crate) mod needs;
 mod prepare;
@@ -20,7 +21,7 @@ use operetta_core::{
     cache::{Informers, Scope},
     effect::{Policy, Ports},
     manifest::Manifest,
-    name::{Actor, ControllerName, Digest, PluginName, ServiceAccount},
+    name::{Actor, ControllerName, Digest, Namespace, PluginName, ServiceAccount},
     port::{ApiError, Kubernetes},
     reconcile::Reconciler,
     share::Places,
@@ -83,6 +84,8 @@ pub struct Host {
     pub claims: Arc<Claims>,
     /// Where the host works at most.
     pub scope: Scope,
+    /// Where the host itself is.
+    pub namespace: Namespace,
     /// In which reconciles run.
     pub places: Arc<Places>,
     /// Where the credentials of channels and databases are.

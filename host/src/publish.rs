@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use kube::Client;
 use operetta_api::{ConfigMapSource, PluginSpec, Source};
 use operetta_cluster::{
-    install::{self, How, Installed, PLUGIN_LABEL},
+    install::{self, How, InstallError, Installed, PLUGIN_LABEL},
     plugins,
 };
 use operetta_core::name::{ConfigName, Digest, Namespace, PluginName};
@@ -27,13 +27,28 @@ pub(crate) struct Publication {
 }
 
 impl Publication {
+    /// Whether the API server would take the Plugin from this person, before anything else is written. Where it does not know the kind, nobody can say.
+    pub(crate) async fn check(&self, client: &Client, force: bool) -> anyhow::Result<()> {
+        let how = How { manager: install::MANAGER, force, dry_run: true };
+        let (source, digest) = self.source(&package::pack(&self.wasm)?)?;
+        match install::apply(client, vec![self.plugin(source, digest)?], how).await {
+            Err(InstallError::Refused { fault, .. }) if fault.is_not_found() => Ok(()),
+            tried => tried.map(drop).map_err(Into::into),
+        }
+    }
+
+    /// Where the parts will be found.
+    fn source(&self, parts: &[Vec<u8>]) -> anyhow::Result<(ConfigMapSource, Digest)> {
+        let digest = Digest::of(&self.wasm);
+        let name = ConfigName::parse(&format!("{}-{}", self.plugin, digest.short()))?;
+        Ok((ConfigMapSource { name, chunks: Some(u32::try_from(parts.len())?) }, digest))
+    }
+
     /// Applies all of it; what was there before goes on until the last step.
     pub(crate) async fn apply(&self, client: &Client, force: bool) -> anyhow::Result<Vec<Installed>> {
         let how = How { manager: install::MANAGER, force, dry_run: false };
         let parts = package::pack(&self.wasm)?;
-        let digest = Digest::of(&self.wasm);
-        let name = ConfigName::parse(&format!("{}-{}", self.plugin, digest.short()))?;
-        let source = ConfigMapSource { name, chunks: Some(u32::try_from(parts.len())?) };
+        let (source, digest) = self.source(&parts)?;
         let names: Vec<_> = source.names()?.iter().map(ToString::to_string).collect();
         let before = plugins::read(client, &self.plugin).await?;
         let owner = |plugin: &Value| plugin.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned);

@@ -74,7 +74,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let namespace = args.host_namespace.map_or_else(|| own_namespace(&args.cluster.target()), Ok)?;
     let vault = Vault::new(client.clone(), namespace.clone());
     let cluster = Arc::new(Cluster::new(client.clone(), Arc::new(Impersonation::new(client))));
-    let plugins = Plugins::new(&cluster, namespace, args.catalog.plugin_selector)?;
+    let plugins = Plugins::new(&cluster, namespace.clone(), args.catalog.plugin_selector)?;
     let catalog = Catalog::new(directory, plugins.watch());
     let observer = {
         let metrics = metrics.clone();
@@ -89,6 +89,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
             [] => Scope::All,
             some => Scope::Namespaces(some.iter().cloned().collect()),
         },
+        namespace,
         places: Places::new(args.max_concurrent_reconciles.into()),
         vault: Arc::new(vault),
         metrics,
@@ -113,7 +114,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
 }
 
 /// The pod's own namespace, and where there is no pod, where the host would be deployed.
-fn own_namespace(target: &Target) -> Result<Namespace, NameError> {
+pub(crate) fn own_namespace(target: &Target) -> Result<Namespace, NameError> {
     Namespace::parse(client::pod_namespace(target).as_deref().unwrap_or(crate::deploy::NAMESPACE))
 }
 

@@ -5,8 +5,12 @@ mod crd;
 use std::{collections::BTreeMap, path::PathBuf};
 
 use operetta_api::PluginSpec;
-use operetta_cluster::install::render;
-use operetta_core::{manifest::Manifest, name::PluginName, resource::Resource};
+use operetta_cluster::install::{Way, render};
+use operetta_core::{
+    manifest::Manifest,
+    name::{Namespace, PluginName},
+    resource::Resource,
+};
 use operetta_sandbox::{Component, Sandbox};
 use serde::Serialize;
 
@@ -15,11 +19,12 @@ use crate::{
     cli::StateArgs,
     exit::Failed,
     generate::COMMAND_CONCURRENCY,
+    impersonation::HostSide,
     inspect::Granted,
     install::installation,
     loader::{read_document, read_file, sandbox},
     output::{OutputArgs, grouped, print},
-    plugin::needs,
+    plugin::{confine, needs},
 };
 
 #[derive(Debug, clap::Args)]
@@ -27,6 +32,9 @@ pub(crate) struct ValidateArgs {
     /// Components, each with NAME.yaml beside it
     #[arg(required = true, value_name = "FILE.wasm")]
     files: Vec<PathBuf>,
+    /// Where the host will run, which no plugin may get at
+    #[arg(long, value_name = "NAMESPACE", default_value = crate::deploy::NAMESPACE)]
+    host_namespace: Namespace,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -79,6 +87,7 @@ impl Checks<'_> {
 
 pub(crate) async fn validate(args: ValidateArgs) -> anyhow::Result<()> {
     let sandbox = sandbox(&args.state.state_dir, COMMAND_CONCURRENCY)?;
+    let host = HostSide::of(&args.host_namespace, Way::Constrained)?;
     let mut done = Vec::new();
     let mut manifests = Vec::new();
     for file in &args.files {
@@ -87,9 +96,9 @@ pub(crate) async fn validate(args: ValidateArgs) -> anyhow::Result<()> {
         let mut checks = Checks { file: &shown, done: &mut done };
         let Some(component) = load(&sandbox, wasm, &mut checks).await else { continue };
         let manifest = component.manifest();
-        check_manifest(&name, manifest, file, &mut checks);
+        check_manifest(&name, manifest, file, &host, &mut checks);
         match read_document(&name, file) {
-            Ok(Some(spec)) => check_document(&name, &component, &spec, &mut checks),
+            Ok(Some(spec)) => check_document(&name, &component, &spec, &args.host_namespace, &mut checks),
             Ok(None) => checks.say(
                 "document",
                 Verdict::Note,
@@ -159,13 +168,19 @@ async fn load(sandbox: &Sandbox, wasm: Vec<u8>, checks: &mut Checks<'_>) -> Opti
     }
 }
 
-fn check_manifest(name: &PluginName, manifest: &Manifest, file: &std::path::Path, checks: &mut Checks<'_>) {
+fn check_manifest(
+    name: &PluginName,
+    manifest: &Manifest,
+    file: &std::path::Path,
+    host: &HostSide,
+    checks: &mut Checks<'_>,
+) {
     let mut wrong: Vec<String> = manifest.crds.iter().flat_map(crd::faults).collect();
     // What `operetta install` would refuse, without the document, which is checked for itself.
     if wrong.is_empty() {
         let bare = file.with_file_name("no-such-document.wasm");
         wrong.extend(
-            installation(name.clone(), manifest, &bare)
+            installation(name.clone(), manifest, &bare, host)
                 .and_then(|installation| Ok(render(&installation)?))
                 .err()
                 .map(|error| format!("{error:#}")),
@@ -216,7 +231,13 @@ fn asks_for_status(manifest: &Manifest, kind: &Resource) -> bool {
     })
 }
 
-fn check_document(name: &PluginName, component: &Component, spec: &PluginSpec, checks: &mut Checks<'_>) {
+fn check_document(
+    name: &PluginName,
+    component: &Component,
+    spec: &PluginSpec,
+    host: &Namespace,
+    checks: &mut Checks<'_>,
+) {
     let manifest = component.manifest();
     checks.say("document", Verdict::Ok, format!("{name}.yaml is a Plugin"));
     let pinned = spec.digest.filter(|pinned| *pinned != component.digest());
@@ -235,6 +256,8 @@ fn check_document(name: &PluginName, component: &Component, spec: &PluginSpec, c
         .map(|problem| problem.message)
         .into_iter()
         .collect();
+    let account = spec.account(name).map_err(|error| error.to_string());
+    wrong.extend(account.and_then(|account| confine::check(&account, &spec.grants.rules, &spec.scope(), host)).err());
     wrong.extend(GrpcChannels::check(&spec.grants.channels).err().map(|error| error.to_string()));
     checks.all("grant", wrong, "enough for its controllers to start");
     let granted = Granted::of(spec, manifest, component.digest());

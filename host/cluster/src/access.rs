@@ -10,16 +10,20 @@ use std::{
 };
 
 use http::Request;
+use kube::Client;
 use operetta_core::{
     grant::Verb,
     name::{Actor, Namespace, ServiceAccount},
     port::ApiError,
     resource::Resource,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::{identity::Identity, request::send_json};
+use crate::{
+    identity::Identity,
+    request::{Fault, send_json},
+};
 
 /// How long a yes is believed when somebody asks anew.
 const BELIEVED_FOR: Duration = Duration::from_secs(10);
@@ -67,7 +71,7 @@ impl Access {
         Self { identity, allowed: Mutex::default() }
     }
 
-    /// Checks that the account may list and watch a kind, in one namespace or in all.
+    /// Checks that the account may list and watch a kind, in one namespace or in all, and the host as that account.
     pub async fn check_watch(
         &self,
         actor: &Actor,
@@ -76,6 +80,20 @@ impl Access {
     ) -> Result<(), Refusal> {
         for verb in [Verb::List, Verb::Watch] {
             self.check(actor, verb, resource, namespace, true).await?;
+        }
+        self.check_host(actor, resource, namespace).await
+    }
+
+    /// Checks that the host may list and watch a kind as that account: the API server constrains what it may do under other names.
+    pub async fn check_host(
+        &self,
+        actor: &Actor,
+        resource: &Resource,
+        namespace: Option<&Namespace>,
+    ) -> Result<(), Refusal> {
+        for verb in [Verb::List, Verb::Watch] {
+            let asked = Asked { verb, resource, namespace };
+            self.identity.check_host(actor, &asked).await?;
         }
         Ok(())
     }
@@ -123,41 +141,82 @@ impl Access {
                 return Ok(());
             }
         }
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {
-                "group": resource.group(), "version": resource.version(), "resource": resource.resource(),
-                "verb": verb.as_str(), "namespace": namespace.map_or("", Namespace::as_str),
-            }},
-        });
+        let attributes = Asked { verb, resource, namespace }.attributes(verb.as_str());
         let what = format!("cannot ask what service account {} may do", actor.account);
-        let request = Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(review.to_string().into_bytes())
-            .map_err(|e| Refusal::Unasked(ApiError::Invalid(e.to_string())))?;
-        let answer =
-            send_json(&client, request).await.map_err(|fault| Refusal::Unasked(fault.into_api_error(&what)))?;
-        if answer.pointer("/status/allowed").and_then(serde_json::Value::as_bool) == Some(true) {
+        if review(&client, &attributes).await.map_err(|fault| Refusal::Unasked(fault.into_api_error(&what)))? {
             self.allowed.lock().unwrap_or_else(PoisonError::into_inner).insert(question, asked);
             return Ok(());
         }
-        Err(Refusal::Lacks(missing(&actor.account, verb, resource, namespace)))
+        Err(Refusal::Lacks(missing(&actor.account, &Asked { verb, resource, namespace })))
     }
 }
 
+/// What is asked for: a verb on all objects of a kind, in one namespace or in all.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// What to do.
+    pub verb: Verb,
+    /// With which kind.
+    pub resource: &'a Resource,
+    /// Where; none is everywhere.
+    pub namespace: Option<&'a Namespace>,
+}
+
+impl Asked<'_> {
+    /// As an access review asks about it.
+    pub(crate) fn attributes(&self, verb: &str) -> Value {
+        json!({
+            "group": self.resource.group(), "version": self.resource.version(), "resource": self.resource.resource(),
+            "verb": verb, "namespace": self.namespace.map_or("", Namespace::as_str),
+        })
+    }
+
+    /// Which kind of role grants it.
+    pub(crate) fn role(&self) -> &'static str {
+        if self.namespace.is_some() { "Role" } else { "ClusterRole" }
+    }
+
+    /// The rule that grants these verbs, ready to paste.
+    pub(crate) fn rule(&self, verbs: &str) -> String {
+        format!(
+            "{{apiGroups: [{:?}], resources: [{:?}], verbs: [{verbs}]}}",
+            self.resource.group(),
+            self.resource.resource()
+        )
+    }
+}
+
+impl std::fmt::Display for Asked<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource.resource())?;
+        if !self.resource.group().is_empty() {
+            write!(f, " of group {}", self.resource.group())?;
+        }
+        match self.namespace {
+            Some(namespace) => write!(f, " in namespace {namespace}"),
+            None => f.write_str(" in all namespaces"),
+        }
+    }
+}
+
+/// Asks the API server what the client may do itself.
+pub(crate) async fn review(client: &Client, attributes: &Value) -> Result<bool, Fault> {
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes},
+    });
+    let request = Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(review.to_string().into_bytes())?;
+    let answer = send_json(client, request).await?;
+    Ok(answer.pointer("/status/allowed").and_then(Value::as_bool) == Some(true))
+}
+
 /// What RBAC lacks, ready to paste.
-fn missing(account: &ServiceAccount, verb: Verb, resource: &Resource, namespace: Option<&Namespace>) -> String {
-    let (place, role) = match namespace {
-        Some(namespace) => (format!("in namespace {namespace}"), "Role"),
-        None => ("in all namespaces".to_owned(), "ClusterRole"),
-    };
-    let group = if resource.group().is_empty() { String::new() } else { format!(" of group {}", resource.group()) };
+fn missing(account: &ServiceAccount, asked: &Asked<'_>) -> String {
     format!(
-        "service account {account} may not {verb} {}{group} {place}; run `operetta install` for the plugin, or add to a {role} of the account: {{apiGroups: [{:?}], \
-         resources: [{:?}], verbs: [list, watch]}}",
-        resource.resource(),
-        resource.group(),
-        resource.resource(),
+        "service account {account} may not {asked}; run `operetta install` for the plugin, or add to a {} of the account: {}",
+        asked.role(),
+        asked.rule("list, watch")
     )
 }
 

@@ -29,7 +29,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use crate::request::{Fault, send, send_json};
+use crate::request::{Fault, is_at_least, send};
 
 /// A kind that was not there is not asked for again within this time.
 const ABSENT_FOR: Duration = Duration::from_secs(1);
@@ -139,15 +139,7 @@ impl Discovery {
 
     /// Whether this server promises that resource versions of one kind can be compared.
     pub async fn comparable_versions(&self) -> bool {
-        let ask = || async {
-            let version = send_json(&self.client, Request::get("/version").body(Vec::new())?).await?;
-            let number = |field: &str| {
-                let text = version.get(field).and_then(serde_json::Value::as_str).unwrap_or_default();
-                // Some providers write a minor version such as `35+`.
-                text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or_default()
-            };
-            Ok::<_, Fault>(number("major") == 1 && number("minor") >= COMPARABLE_SINCE)
-        };
+        let ask = || is_at_least(&self.client, COMPARABLE_SINCE);
         self.comparable.get_or_try_init(ask).await.copied().unwrap_or(false)
     }
 

@@ -18,16 +18,18 @@ use futures::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Request, Response};
 use kube::{Client, client::Body};
 use operetta_core::{
+    grant::Verb,
     name::{Actor, ObjectName, PluginName, ServiceAccount},
     port::ApiError,
     resource::Resource,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{runtime::Handle, time::Instant};
 use tower::Service;
 
 use crate::{
-    install::PLUGIN_LABEL,
+    access::{Asked, Refusal, review},
+    install::{PLUGIN_LABEL, Way},
     request::{Fault, Url, send_json},
 };
 
@@ -47,6 +49,12 @@ pub trait Identity: Send + Sync {
     /// # Errors
     /// `Forbidden` where the account does not exist or does not name the plugin; never `NotFound`, which a plugin would take for the absence of its object.
     async fn client(&self, actor: &Actor) -> Result<Client, ApiError>;
+
+    /// Whether the host itself may do this as the plugin's account, where the API server constrains that.
+    ///
+    /// # Errors
+    /// What the host lacks, or why it could not be asked.
+    async fn check_host(&self, actor: &Actor, asked: &Asked<'_>) -> Result<(), Refusal>;
 }
 
 /// Impersonation: one header on the host's own connections. Works with any kubeconfig that may impersonate.
@@ -58,6 +66,8 @@ pub struct Impersonation {
 
 struct Known {
     client: Client,
+    /// Whether the host may act as it without constraints, and when that was asked.
+    classic: Option<(bool, Instant)>,
     checked: Instant,
     used: Instant,
 }
@@ -75,6 +85,28 @@ impl Impersonation {
         (known.checked.elapsed() < BELIEVED_FOR).then(|| known.client.clone())
     }
 
+    /// Whether the host may do as this account whatever the account may.
+    async fn acts_classically(&self, actor: &Actor) -> Result<bool, Fault> {
+        let known = |clients: &HashMap<Actor, Known>| clients.get(actor)?.classic;
+        let before = known(&self.clients.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some((may, at)) = before
+            && at.elapsed() < BELIEVED_FOR
+        {
+            return Ok(may);
+        }
+        let asked = Instant::now();
+        let (group, verb) = Way::Classic.becoming();
+        let attributes = json!({
+            "group": group, "resource": "serviceaccounts", "verb": verb,
+            "namespace": actor.account.namespace.as_str(), "name": actor.account.name.as_str(),
+        });
+        let may = review(&self.host, &attributes).await?;
+        if let Some(known) = self.clients.lock().unwrap_or_else(PoisonError::into_inner).get_mut(actor) {
+            known.classic = Some((may, asked));
+        }
+        Ok(may)
+    }
+
     fn keep(&self, actor: &Actor, checked: Instant) -> Result<Client, ApiError> {
         let now = Instant::now();
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +121,7 @@ impl Impersonation {
         // A client owns a task, which belongs on the host's runtime whoever asks for it.
         let _guard = self.runtime.enter();
         let client = Client::new(ActAs { inner: self.host.clone(), user }, account.namespace.as_str());
-        clients.insert(actor.clone(), Known { client: client.clone(), checked, used: now });
+        clients.insert(actor.clone(), Known { client: client.clone(), classic: None, checked, used: now });
         Ok(client)
     }
 }
@@ -103,6 +135,26 @@ impl Identity for Impersonation {
         let asked = Instant::now();
         check(&self.host, actor).await?;
         self.keep(actor, asked)
+    }
+
+    async fn check_host(&self, actor: &Actor, asked: &Asked<'_>) -> Result<(), Refusal> {
+        let what = format!("cannot ask what the host may do as service account {}", actor.account);
+        let unasked = |fault: Fault| Refusal::Unasked(fault.into_api_error(&what));
+        if self.acts_classically(actor).await.map_err(unasked)? {
+            return Ok(());
+        }
+        let Some(verb) = Way::Constrained.acting(asked.verb.as_str()) else { return Ok(()) };
+        if review(&self.host, &asked.attributes(&verb)).await.map_err(unasked)? {
+            return Ok(());
+        }
+        let rule = asked.rule(
+            &[Verb::List, Verb::Watch].map(|v| Way::Constrained.acting(v.as_str()).unwrap_or_default()).join(", "),
+        );
+        Err(Refusal::Lacks(format!(
+            "the host itself may not {asked} as service account {}; run `operetta install` for the plugin, or add to a {} of the host's account: {rule}",
+            actor.account,
+            asked.role()
+        )))
     }
 }
 

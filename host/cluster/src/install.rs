@@ -4,10 +4,12 @@
 //! Refuses CRDs of Kubernetes' own groups, CRDs with a conversion webhook (which would send every read to an address of the plugin's choice), and CRDs that another plugin
 //! brought. Everything is checked before anything is written.
 
+mod admission;
 mod planned;
 mod preflight;
 mod render;
 mod uninstall;
+mod way;
 
 use std::time::Duration;
 
@@ -23,9 +25,11 @@ use serde_json::{Value, json};
 
 use self::planned::Planned;
 pub use self::{
+    admission::admission,
     preflight::{Change, essence},
     render::{host_rbac, render},
     uninstall::{KindSurvey, Survey},
+    way::Way,
 };
 use crate::request::{Fault, Url, send_json};
 
@@ -53,6 +57,10 @@ pub struct Installation {
     pub events: bool,
     /// Where it works: limited to namespaces, it gets Roles there and no ClusterRole.
     pub scope: Scope,
+    /// The account of the host that will act as the plugin's.
+    pub host: ServiceAccount,
+    /// How the host becomes the plugin's account.
+    pub way: Way,
 }
 
 /// What became of an object.

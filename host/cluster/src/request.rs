@@ -84,7 +84,10 @@ impl Fault {
     pub fn into_api_error(self, what: &str) -> ApiError {
         match self {
             Self::Answer { code, reason, message, retry_after, .. } => {
-                let text = format!("{what}: {message}");
+                let mut text = format!("{what}: {message}");
+                if code == 403 && message.contains("impersonate-on:serviceaccount:") {
+                    text.push_str("; as a plugin the host may do only what was installed with it: run `operetta install` for the plugin");
+                }
                 match (code, reason.as_str()) {
                     (404, _) => ApiError::NotFound(text),
                     (409, "AlreadyExists") => ApiError::AlreadyExists(text),
@@ -110,6 +113,17 @@ impl Fault {
 /// Sends and reads the whole answer.
 pub async fn send(client: &Client, request: Request<Vec<u8>>) -> Result<Bytes, Fault> {
     tokio::time::timeout(REQUEST_TIMEOUT, exchange(client, request)).await.map_err(|_| Fault::Timeout)?
+}
+
+/// Whether the API server is of this minor version of Kubernetes 1, or a later one.
+pub async fn is_at_least(client: &Client, minor: u32) -> Result<bool, Fault> {
+    let version = send_json(client, Request::get("/version").body(Vec::new())?).await?;
+    let number = |field: &str| {
+        let text = version.get(field).and_then(serde_json::Value::as_str).unwrap_or_default();
+        // Some providers write a minor version such as `35+`.
+        text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or_default()
+    };
+    Ok(number("major") == 1 && number("minor") >= minor)
 }
 
 /// Sends, and reads the answer as JSON.

@@ -27,6 +27,9 @@ pub struct Grants {
     pub databases: BTreeSet<DatabaseName>,
     /// Whether it may publish events.
     pub events: bool,
+    /// The namespace of the host itself: a rule for all namespaces does not mean it, only one that names it.
+    #[serde(skip)]
+    pub host_namespace: Option<Namespace>,
 }
 
 /// One rule, in the shape of RBAC's PolicyRule, with namespaces.
@@ -67,6 +70,10 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// All there are.
+    pub const ALL: [Self; 7] =
+        [Self::Get, Self::List, Self::Watch, Self::Create, Self::Update, Self::Patch, Self::Delete];
+
     /// As RBAC writes it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -127,7 +134,8 @@ pub struct Denial {
 impl Grants {
     /// Whether some rule allows this access.
     pub fn check(&self, access: &Access<'_>) -> Result<(), Denial> {
-        if self.rules.iter().any(|rule| rule.allows(access)) {
+        let beside_the_host = access.namespace.is_some() && access.namespace == self.host_namespace.as_ref();
+        if self.rules.iter().any(|rule| rule.allows(access) && (!beside_the_host || !rule.namespaces.is_empty())) {
             return Ok(());
         }
         let mut yaml = format!(
@@ -255,6 +263,27 @@ mod tests {
         assert!(check(placed(), Verb::List, "pods", Some("a"), None).is_ok());
         assert!(check(placed(), Verb::List, "pods", Some("b"), None).is_err());
         assert!(check(placed(), Verb::List, "pods", None, None).is_err());
+    }
+
+    #[test]
+    fn a_rule_for_all_namespaces_does_not_mean_the_hosts_own() {
+        let host = Namespace::parse("operetta-system").unwrap();
+        let everything = || rule(&["*"], &["*"], &["*"]);
+        let check = |rule: Rule, namespace: Option<&str>| {
+            let (rules, host_namespace) = (vec![rule], Some(host.clone()));
+            Grants { rules, host_namespace, ..Grants::default() }.check(&Access {
+                verb: Verb::List,
+                resource: &Resource::parse("", "v1", "pods").unwrap(),
+                subresource: None,
+                namespace: namespace.map(|n| Namespace::parse(n).unwrap()).as_ref(),
+                name: None,
+            })
+        };
+        assert!(check(everything(), Some("a")).is_ok());
+        assert!(check(everything(), None).is_ok());
+        let denial = check(everything(), Some("operetta-system")).unwrap_err();
+        assert!(denial.yaml.contains("namespaces: [\"operetta-system\"]"), "{denial}");
+        assert!(check(Rule { namespaces: vec![host.clone()], ..everything() }, Some("operetta-system")).is_ok());
     }
 
     #[test]

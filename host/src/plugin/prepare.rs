@@ -14,7 +14,7 @@ use operetta_core::{
 };
 use tokio::time::Instant;
 
-use super::{Code, Phase, Plugin, Prepared, Problem, Reason, Step, claims::kind_of, needs};
+use super::{Code, Phase, Plugin, Prepared, Problem, Reason, Step, claims::kind_of, confine, needs};
 use crate::{
     catalog::{Entry, Object, Wasm},
     channels::GrpcChannels,
@@ -197,7 +197,10 @@ impl Plugin {
         }
         let account = spec.account(&self.name).map_err(|e| Problem::lasting(Phase::Grant, &e))?;
         let scope = self.host.scope.intersection(&spec.scope());
-        let policy = spec.policy();
+        confine::check(&account, &spec.grants.rules, &scope, &self.host.namespace)
+            .map_err(|e| Problem::lasting(Phase::Grant, &e))?;
+        let mut policy = spec.policy();
+        policy.grants.host_namespace = Some(self.host.namespace.clone());
         needs::check(&self.name, object.is_some(), &code.manifest, &policy.grants, &scope)?;
         let vault = &self.host.vault;
         let channels = GrpcChannels::open(&spec.grants.channels, policy.limits.message, vault).await?;

@@ -57,6 +57,7 @@ impl Stage {
             informers: Arc::new(Cluster(world.clone())),
             claims: Arc::default(),
             scope: Scope::All,
+            namespace: "operetta-system".parse().unwrap(),
             places: Places::new(64),
             vault: drawer.clone(),
             metrics: Arc::default(),

@@ -42,6 +42,7 @@ impl Stage {
             informers: Arc::new(Cluster(world.clone())),
             claims: Arc::default(),
             scope: Scope::All,
+            namespace: "operetta-system".parse().unwrap(),
             places: Places::new(64),
             vault: Drawer::new(&[]),
             metrics: Arc::default(),

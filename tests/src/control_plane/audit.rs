@@ -55,6 +55,7 @@ pub struct Request {
     pub uri: String,
     user: User,
     impersonated_user: Option<User>,
+    authentication_metadata: Option<Authentication>,
     user_agent: Option<String>,
     object_ref: Option<Object>,
     response_status: Option<Response>,
@@ -65,6 +66,12 @@ struct User {
     username: String,
     #[serde(default)]
     extra: BTreeMap<String, Vec<String>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Authentication {
+    impersonation_constraint: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -96,6 +103,11 @@ impl Request {
     /// Whether the authenticated user acted as another one.
     pub fn impersonates(&self) -> bool {
         self.impersonated_user.is_some()
+    }
+
+    /// The verb by which impersonation was constrained; none where it was not.
+    pub fn constraint(&self) -> Option<&str> {
+        self.authentication_metadata.as_ref()?.impersonation_constraint.as_deref()
     }
 
     /// Which token the authenticated user showed: the identifier that is in it.

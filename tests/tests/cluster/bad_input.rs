@@ -14,7 +14,7 @@ use operetta_tests::{
 };
 use serde_json::json;
 
-use crate::shared::{SOON, TestNamespace, built, host, installed, namespace, plug, run, writes_since};
+use crate::shared::{SOON, TestNamespace, account_of, built, host, installed, namespace, plug, run, writes_since};
 
 /// A plugin that misbehaves, and one beside it that must not notice.
 const PLUGIN: &str = "hostile";
@@ -126,7 +126,7 @@ fn cases() -> Vec<Case> {
         ),
         text(
             "twin",
-            document().named("twin").to_text(),
+            document().named("twin").field(&["spec", "serviceAccount", "name"], json!("twin")).to_text(),
             "start",
             &[
                 "mischiefs.hostile.example.com is reconciled by the plugin hostile already",
@@ -185,6 +185,7 @@ impl Scene {
 async fn bad_files_are_named_with_phase_and_next_step_and_a_neighbour_goes_on() {
     let mut scene = Scene::new().await;
     plug(&scene.host, PLUGIN, |document| document).await;
+    account_of(&scene.namespace.client(), "twin", PLUGIN).await;
     let plugins = scene.host.plugins();
     let cases = cases();
     for Case { name, wasm, yaml, .. } in &cases {

@@ -53,6 +53,9 @@ const OURS: &[&str] = &[
     "clusterrole/operetta",
     "clusterrolebinding/operetta",
     "customresourcedefinition/plugins.operetta.dev",
+    "validatingadmissionpolicy/plugins.operetta.dev",
+    "validatingadmissionpolicybinding/plugins.operetta.dev",
+    "validatingadmissionpolicy/pods-beside-the-host.operetta.dev",
 ];
 
 #[tokio::test]
@@ -89,6 +92,18 @@ async fn what_config_holds_is_what_deploy_applies_and_undeploy_removes() {
     let image = ["get", "deployment/operetta", "--namespace=operetta-system"];
     let image = [&image[..], &["--output=jsonpath={.spec.template.spec.containers[0].image}"]].concat();
     assert_eq!(said(&scene.kubectl(&image)), "another:1");
+
+    // An API server that cannot constrain impersonation gets other rights, and nothing else is different.
+    let verbs =
+        ["get", "role/operetta-accounts", "--namespace=operetta-plugins", "--output=jsonpath={.rules[*].verbs}"];
+    assert_eq!(said(&scene.kubectl(&verbs)), r#"["get"] ["impersonate:serviceaccount"]"#);
+    let apply = ["apply", "--server-side", "--validate=strict", "--force-conflicts", "-k", "classic"];
+    said(&scene.kubectl(&apply));
+    assert_eq!(said(&scene.kubectl(&verbs)), r#"["get","impersonate"]"#);
+    said(&scene.operetta(&["deploy", "--impersonation", "classic"]));
+    assert_eq!(said(&scene.kubectl(&verbs)), r#"["get","impersonate"]"#);
+    said(&scene.operetta(&["deploy", "--force"]));
+    assert_eq!(said(&scene.kubectl(&verbs)), r#"["get"] ["impersonate:serviceaccount"]"#);
 
     // The samples are what the shipped operators' kinds admit.
     host::install(built(), scene.kubeconfig(), &built().installable()).unwrap();

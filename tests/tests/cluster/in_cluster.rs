@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, process::Command, sync::OnceLock, time::Duratio
 
 use anyhow::ensure;
 use kube::Api;
-use operetta_cluster::install::host_rbac;
+use operetta_cluster::install::{Way, host_rbac};
 use operetta_core::name::{AccountName, Namespace, ServiceAccount};
 use operetta_tests::{
     control_plane::{
@@ -31,7 +31,7 @@ const USER: &str = "system:serviceaccount:operetta-system:operetta";
 const READ_AGAIN: Duration = Duration::from_secs(100);
 
 /// The host's namespace, account and rights, as `operetta deploy` makes them.
-fn deployed() {
+pub fn deployed() {
     static DEPLOYED: OnceLock<()> = OnceLock::new();
     DEPLOYED.get_or_init(|| {
         let mut deploy = Command::new(built().host());
@@ -58,7 +58,7 @@ fn granted() -> BTreeSet<Need> {
         ServiceAccount { namespace: Namespace::parse(NAMESPACE).unwrap(), name: AccountName::parse(ACCOUNT).unwrap() };
     let texts = |rule: &Value, field: &str| -> Vec<String> { serde_json::from_value(rule[field].clone()).unwrap() };
     let mut granted = BTreeSet::new();
-    for object in host_rbac(&account, &Namespace::parse(PLUGINS).unwrap()) {
+    for object in host_rbac(&account, &Namespace::parse(PLUGINS).unwrap(), Way::Constrained) {
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
         for rule in object["rules"].as_array().into_iter().flatten() {
             for group in texts(rule, "apiGroups") {
@@ -74,18 +74,33 @@ fn granted() -> BTreeSet<Need> {
     granted
 }
 
-/// What these requests of the host needed of its own rights. What it asked for as a plugin's account took that account's rights, and the right to act as it.
+/// What these requests of the host needed of its own rights. What it asked for as a plugin's account took that account's rights, the right to act as it, and the right to do
+/// so under another name, which comes with the plugin.
 fn needed(requests: &[Request]) -> BTreeSet<Need> {
+    const REVIEWS: &str = "selfsubjectaccessreviews";
     let need = |request: &Request| {
+        let mut needs: Vec<_> = request.need().into_iter().collect();
         if !request.impersonates() {
-            return request.need();
+            // Everybody may ask what they may.
+            needs.retain(|need| need.resource != REVIEWS);
+            return needs;
+        }
+        needs.retain(|need| need.resource == REVIEWS);
+        for need in &mut needs {
+            need.verb.insert_str(0, "impersonate-on:serviceaccount:");
         }
         let account = request.acting_user().strip_prefix("system:serviceaccount:").unwrap();
         let (namespace, _) = account.split_once(':').unwrap();
-        let (namespace, verb) = (namespace.to_owned(), "impersonate".to_owned());
-        Some(Need { namespace, group: String::new(), resource: "serviceaccounts".to_owned(), verb })
+        let (group, resource) = ("authentication.k8s.io".to_owned(), "serviceaccounts".to_owned());
+        needs.push(Need {
+            namespace: namespace.to_owned(),
+            group,
+            resource,
+            verb: "impersonate:serviceaccount".to_owned(),
+        });
+        needs
     };
-    requests.iter().filter_map(need).collect()
+    requests.iter().flat_map(need).collect()
 }
 
 #[tokio::test]
@@ -113,6 +128,13 @@ async fn all_five_operators_do_their_stories_with_the_hosts_own_rights_all_of_wh
     let requests = audit.requests(&Filter::all().user(USER).after(before)).unwrap();
     let refused: Vec<_> = requests.iter().filter(|r| r.status() == Some(403) && !r.impersonates()).collect();
     assert!(refused.is_empty(), "{refused:#?}");
+    // As plugins' accounts it does what their rules say, and the API server holds it to that.
+    let acting: Vec<_> = requests.iter().filter(|r| r.impersonates()).collect();
+    let free: Vec<_> = acting.iter().filter(|r| r.constraint() != Some("impersonate:serviceaccount")).collect();
+    assert!(free.is_empty(), "{free:#?}");
+    for verb in ["list", "watch", "create", "patch"] {
+        assert!(acting.iter().any(|r| r.verb == verb && r.status() < Some(300)), "no {verb} as a plugin");
+    }
     let (needed, granted) = (needed(&requests), granted());
     let missing: Vec<_> = needed.difference(&granted).collect();
     assert!(missing.is_empty(), "asked for and not granted by the host's own rules: {missing:#?}");
@@ -131,6 +153,15 @@ async fn handover(pod: &Pod) {
     logs(&first, "this host leads").await;
     let second = launch.start(run()).await.unwrap();
     logs(&second, "another host leads; this one stands by").await;
+    // It says so a moment before it watches the lease.
+    let audit = shared().audit_log().unwrap();
+    eventually("it watches the lease", SOON, async || {
+        let watches = audit.requests(&Filter::all().user(USER).resource("leases").verb("watch"))?;
+        ensure!(!watches.is_empty(), "no watch yet");
+        Ok(())
+    })
+    .await
+    .unwrap();
     first.stop().await.unwrap();
     logs(&second, "this host leads").await;
 }

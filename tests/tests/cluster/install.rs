@@ -4,7 +4,6 @@ use std::{fs, path::PathBuf, process::Output};
 
 use k8s_openapi::{
     api::{
-        authentication::v1::TokenRequest,
         core::v1::ServiceAccount,
         rbac::v1::{ClusterRole, ClusterRoleBinding},
     },
@@ -21,7 +20,7 @@ use tempfile::TempDir;
 
 use crate::{
     cli::operetta,
-    shared::{built, namespace, shared},
+    shared::{built, kubeconfig_of, namespace, shared},
 };
 
 /// A plugin of this test alone: the fixture hostile with a group of its own, under a name of its own.
@@ -60,6 +59,11 @@ impl Plugin {
         format!("operetta:{}", self.name)
     }
 
+    /// What the host needs to act as the plugin's account.
+    fn host_role_name(&self) -> String {
+        format!("operetta:{}:host", self.name)
+    }
+
     fn run(&self, arguments: &[&str]) -> Output {
         operetta(self.home.path(), &[arguments, &["--kubeconfig", shared().kubeconfig().to_str().unwrap()]].concat())
     }
@@ -86,7 +90,7 @@ impl Plugin {
         Api::all(self.client.clone())
     }
 
-    async fn is_there(&self) -> [bool; 4] {
+    async fn is_there(&self) -> [bool; 6] {
         let accounts = Api::<ServiceAccount>::namespaced(self.client.clone(), "operetta-plugins");
         let bindings = Api::<ClusterRoleBinding>::all(self.client.clone());
         [
@@ -94,6 +98,8 @@ impl Plugin {
             accounts.get_opt(&self.name).await.unwrap().is_some(),
             self.roles().get_opt(&self.role_name()).await.unwrap().is_some(),
             bindings.get_opt(&self.role_name()).await.unwrap().is_some(),
+            self.roles().get_opt(&self.host_role_name()).await.unwrap().is_some(),
+            bindings.get_opt(&self.host_role_name()).await.unwrap().is_some(),
         ]
     }
 
@@ -118,9 +124,9 @@ async fn a_dry_run_shows_line_by_line_what_would_change_and_changes_nothing() {
     for says in ["+kind: CustomResourceDefinition\n", "+  name: operetta:plugin-", "created (dry run)"] {
         assert!(new.contains(says), "{new} lacks {says:?}");
     }
-    assert_eq!(plugin.is_there().await, [false; 4]);
+    assert_eq!(plugin.is_there().await, [false; 6]);
     plugin.said(&["install", &plugin.wasm()]);
-    assert_eq!(plugin.is_there().await, [true; 4]);
+    assert_eq!(plugin.is_there().await, [true; 6]);
     let same = plugin.said(&["install", &plugin.wasm(), "--dry-run"]);
     assert!(!same.contains("@@") && same.lines().all(|line| line.ends_with("unchanged (dry run)")), "{same}");
 
@@ -133,10 +139,10 @@ async fn a_dry_run_shows_line_by_line_what_would_change_and_changes_nothing() {
     fs::write(plugin.file("yaml"), document.replace("      - watch\n", "")).unwrap();
     let less = plugin.said(&["install", &plugin.wasm(), "--dry-run"]);
     let removed: Vec<_> = less.lines().filter(|line| line.starts_with('-') && !line.starts_with("---")).collect();
-    assert_eq!(removed, ["-  - watch"], "{less}");
+    assert_eq!(removed, ["-  - watch", "-  - impersonate-on:serviceaccount:watch"], "{less}");
     assert!(!less.contains("-    somebody: else"), "{less}");
     assert!(less.contains(&format!("--- live/clusterrole.rbac.authorization.k8s.io/{}", plugin.role_name())), "{less}");
-    assert_eq!(less.matches("--- live/").count(), 1, "{less}");
+    assert_eq!(less.matches("--- live/").count(), 2, "{less}");
     let role = plugin.roles().get(&plugin.role_name()).await.unwrap();
     assert!(format!("{:?}", role.rules).contains("watch"), "a dry run wrote");
     let listed: Vec<Value> =
@@ -157,7 +163,7 @@ async fn objects_go_with_their_kind_only_when_a_person_says_so() {
     }
     let would = plugin.said(&["uninstall", &plugin.name, "--dry-run"]);
     assert!(would.contains(&format!("{} deleted (dry run)", plugin.crd_name())), "{would}");
-    assert_eq!(plugin.is_there().await, [true; 4]);
+    assert_eq!(plugin.is_there().await, [true; 6]);
 
     // What others wrote stays, whatever it carries.
     let theirs = format!("theirs-{}", plugin.name);
@@ -167,7 +173,7 @@ async fn objects_go_with_their_kind_only_when_a_person_says_so() {
 
     let kept = plugin.said(&["uninstall", &plugin.name, "--keep-crds"]);
     assert!(!kept.contains("customresourcedefinition"), "{kept}");
-    assert_eq!(plugin.is_there().await, [true, false, false, false]);
+    assert_eq!(plugin.is_there().await, [true, false, false, false, false, false]);
     assert_eq!(plugin.objects(place.name()).list(&kube::api::ListParams::default()).await.unwrap().items.len(), 2);
     assert!(plugin.roles().get_opt(&theirs).await.unwrap().is_some());
 
@@ -177,7 +183,7 @@ async fn objects_go_with_their_kind_only_when_a_person_says_so() {
     let gone = plugin.said(&["uninstall", &plugin.wasm(), "--delete-objects"]);
     assert!(gone.starts_with("customresourcedefinition.apiextensions.k8s.io/"), "kinds first: {gone}");
     assert!(gone.contains(&format!("plugin.operetta.dev/{} deleted", plugin.name)), "{gone}");
-    assert_eq!(plugin.is_there().await, [false; 4]);
+    assert_eq!(plugin.is_there().await, [false; 6]);
     assert!(plugin.roles().get_opt(&theirs).await.unwrap().is_some());
     plugin.roles().delete(&theirs, &kube::api::DeleteParams::default()).await.unwrap();
     assert_eq!(plugin.said(&["uninstall", &plugin.name]), "", "there is nothing left");
@@ -186,12 +192,7 @@ async fn objects_go_with_their_kind_only_when_a_person_says_so() {
 #[tokio::test]
 async fn whoever_lacks_rights_is_told_which_before_anything_is_written() {
     let (plugin, place) = (Plugin::new().await, namespace().await);
-    let accounts = place.api::<ServiceAccount>();
-    let request = TokenRequest::default();
-    let token = accounts.create_token_request("default", &PostParams::default(), &request).await.unwrap();
-    let text = fs::read_to_string(shared().kubeconfig()).unwrap();
-    let mut config: Value = serde_saphyr::from_str(&text).unwrap();
-    config["users"][0]["user"] = json!({"token": token.status.unwrap().token});
+    let config = kubeconfig_of(&place, "default").await;
     let kubeconfig = plugin.home.path().join("poor.kubeconfig");
     fs::write(&kubeconfig, config.to_string()).unwrap();
     for command in [&["install", &plugin.wasm()][..], &["install", &plugin.wasm(), "--dry-run"]] {
@@ -206,7 +207,7 @@ async fn whoever_lacks_rights_is_told_which_before_anything_is_written() {
             assert!(said.contains(&says), "{said} lacks {says:?}");
         }
     }
-    assert_eq!(plugin.is_there().await, [false; 4]);
+    assert_eq!(plugin.is_there().await, [false; 6]);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! makes the cluster one of the user's.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+mod admission;
 mod author;
 mod bad_input;
 mod cli;

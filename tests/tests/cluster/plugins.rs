@@ -5,14 +5,10 @@
 use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, ensure};
-use k8s_openapi::api::{
-    core::v1::{ConfigMap, ServiceAccount},
-    events::v1::Event,
-    rbac::v1::ClusterRoleBinding,
-};
+use k8s_openapi::api::{core::v1::ConfigMap, events::v1::Event};
 use kube::{
     Api, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
 use operetta_tests::{
     control_plane::Cluster,
@@ -24,14 +20,13 @@ use operetta_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::shared::{SOON, TestNamespace, built, installed, namespace, plug, run, shared};
-
-/// Where plugins' accounts are.
-const ACCOUNTS: &str = "operetta-plugins";
+use crate::shared::{ACCOUNTS, SOON, TestNamespace, account_of, built, installed, namespace, plug, run, shared};
 
 /// A plugin of one test, under a name of its own.
 struct Stage {
     namespace: TestNamespace,
+    /// Where the host itself is, which is no place for plugins.
+    beside: TestNamespace,
     name: String,
     plugins: Api<DynamicObject>,
     host: Host,
@@ -61,13 +56,14 @@ fn kubectl(arguments: &[&str]) -> anyhow::Result<String> {
 
 impl Stage {
     async fn new(component: &str) -> Self {
-        let namespace = namespace().await;
-        let launch = Launch::new(built(), shared().kubeconfig()).host_namespace(namespace.name());
-        Self::of(launch, namespace, component).await
+        let beside = namespace().await;
+        let launch = Launch::new(built(), shared().kubeconfig()).host_namespace(beside.name());
+        Self::of(launch, beside, component).await
     }
 
     /// With a host that runs the Plugins of this stage alone, and an account with the rights of a shipped component.
-    async fn of(launch: Launch, namespace: TestNamespace, component: &str) -> Self {
+    async fn of(launch: Launch, beside: TestNamespace, component: &str) -> Self {
+        let namespace = namespace().await;
         let client = namespace.client();
         installed();
         // The kind itself, which any of these tests may be the first to apply.
@@ -90,32 +86,14 @@ impl Stage {
             .await
             .unwrap();
         let name = format!("p-{}", namespace.name());
-        let stage = Self { namespace, name, plugins, host };
-        stage.account(component).await;
+        let stage = Self { namespace, beside, name, plugins, host };
+        account_of(&stage.namespace.client(), &stage.name, component).await;
         stage
-    }
-
-    /// Makes the account that the plugin acts as unless told otherwise, which names it.
-    async fn account(&self, component: &str) {
-        let account: ServiceAccount = serde_json::from_value(json!({
-            "metadata": {"name": self.name, "annotations": {"operetta.dev/plugin": self.name}},
-        }))
-        .unwrap();
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.namespace.client(), ACCOUNTS);
-        accounts.create(&PostParams::default(), &account).await.unwrap();
-        let binding: ClusterRoleBinding = serde_json::from_value(json!({
-            "metadata": {"name": self.name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": format!("operetta:{component}")},
-            "subjects": [{"kind": "ServiceAccount", "name": self.name, "namespace": ACCOUNTS}],
-        }))
-        .unwrap();
-        let bindings: Api<ClusterRoleBinding> = Api::all(self.namespace.client());
-        bindings.create(&PostParams::default(), &binding).await.unwrap();
     }
 
     /// A ConfigMap with a component, or a part of one.
     async fn put(&self, name: &str, part: &[u8]) {
-        Self::put_into(&self.namespace.api(), name, part).await;
+        Self::put_into(&self.beside.api(), name, part).await;
     }
 
     async fn put_into(maps: &Api<ConfigMap>, name: &str, part: &[u8]) {
@@ -326,6 +304,32 @@ async fn a_plugin_of_the_cluster_lives_from_its_chunks_and_says_how_it_fares() {
 }
 
 #[tokio::test]
+async fn a_plugin_keeps_away_from_the_host() {
+    let stage = Stage::new("hostile").await;
+    let parts = operetta::package::pack(&hostile()).unwrap();
+    for (number, part) in parts.iter().enumerate() {
+        stage.put(&format!("code-{number}"), part).await;
+    }
+    let source = json!({"configMap": {"name": "code", "chunks": parts.len()}});
+    let spec = || Stage::spec("hostile", &source, |document| document);
+    let mut beside = spec();
+    beside["serviceAccount"] = json!({"name": stage.name, "namespace": stage.beside.name()});
+    stage.apply(&beside).await;
+    let said = stage.says("Granted", "False", "NotGranted").await;
+    assert!(said.contains("whose accounts are not for plugins"), "{said}");
+    let mut pods = spec();
+    let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["*"], "namespaces": [stage.beside.name()]});
+    pods["grants"]["rules"].as_array_mut().unwrap().push(rule);
+    stage.apply(&pods).await;
+    let said = stage.says("Granted", "False", "NotGranted").await;
+    assert!(said.contains(&format!("lets it create pods in the namespace {}", stage.beside.name())), "{said}");
+    stage.apply(&spec()).await;
+    stage.says("Ready", "True", "Running").await;
+    stage.plugins.delete(&stage.name, &DeleteParams::default()).await.unwrap();
+    stage.gone().await;
+}
+
+#[tokio::test]
 async fn a_plugin_that_traps_on_all_that_it_sees_is_parked_beside_a_neighbour_and_comes_back() {
     let stage = hostile_stage().await;
     for name in ["one", "two"] {
@@ -484,15 +488,16 @@ async fn one_line_puts_a_component_into_the_cluster_and_the_second_plugin_of_a_k
     let mut stage = Stage::new("hostile").await;
     // The CRDs that a component brings belong to the plugin of its own name.
     let second = std::mem::replace(&mut stage.name, "hostile".to_owned());
-    let (wasm, here) = (&installed().component("hostile").unwrap().wasm, stage.namespace.name().to_owned());
-    let said = publish(wasm, &here);
+    let wasm = &installed().component("hostile").unwrap().wasm;
+    let (here, beside) = (stage.namespace.name().to_owned(), stage.beside.name().to_owned());
+    let said = publish(wasm, &beside);
     assert!(said.contains("plugin.operetta.dev/hostile created"), "{said}");
     let label = json!({"metadata": {"labels": {"test": here}}});
     stage.plugins.patch("hostile", &PatchParams::default(), &Patch::Merge(&label)).await.unwrap();
     stage.says("Ready", "True", "Running").await;
     // Again, and nothing is different.
-    publish(wasm, &here);
-    let maps: Api<ConfigMap> = stage.namespace.api();
+    publish(wasm, &beside);
+    let maps: Api<ConfigMap> = stage.beside.api();
     let all = maps.list(&ListParams::default().labels("operetta.dev/plugin=hostile")).await.unwrap();
     assert!(
         !all.items.is_empty() && all.iter().all(|map| map.owner_references().len() == 1),

@@ -3,10 +3,15 @@
 use std::{path::Path, sync::OnceLock, time::Duration};
 
 use anyhow::Context;
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::{
+    authentication::v1::TokenRequest,
+    core::v1::{Namespace, ServiceAccount},
+    rbac::v1::ClusterRoleBinding,
+};
 use kube::{
-    Api, Client,
-    api::{DeleteParams, PostParams},
+    Api, Client, Config,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    config::KubeConfigOptions,
 };
 use operetta_tests::{
     components::{Built, Workspace},
@@ -19,7 +24,7 @@ use operetta_tests::{
     host::{self, Document, Host, Launch, Log},
     progress::Progress,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// What a controller, the scheduler or a simulated node may take under the load of all tests at once on two cores.
 pub const SOON: Duration = Duration::from_mins(1);
@@ -158,6 +163,44 @@ impl TestNamespace {
     {
         Api::namespaced(self.client(), &self.name)
     }
+}
+
+/// Where plugins' accounts are.
+pub const ACCOUNTS: &str = "operetta-plugins";
+
+/// Makes the account that a plugin acts as unless told otherwise, which names it, with the rights of an installed component.
+pub async fn account_of(client: &Client, plugin: &str, component: &str) {
+    let params = PatchParams::apply("test").force();
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": plugin, "annotations": {"operetta.dev/plugin": plugin}},
+    });
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), ACCOUNTS);
+    accounts.patch(plugin, &params, &Patch::Apply(account)).await.unwrap();
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": plugin},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": format!("operetta:{component}")},
+        "subjects": [{"kind": "ServiceAccount", "name": plugin, "namespace": ACCOUNTS}],
+    });
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    bindings.patch(plugin, &params, &Patch::Apply(binding)).await.unwrap();
+}
+
+/// A kubeconfig by which a service account of the namespace is a person: with a token of its own.
+pub async fn kubeconfig_of(namespace: &TestNamespace, account: &str) -> Value {
+    let accounts = namespace.api::<ServiceAccount>();
+    let token = accounts.create_token_request(account, &PostParams::default(), &TokenRequest::default()).await.unwrap();
+    let text = std::fs::read_to_string(shared().kubeconfig()).unwrap();
+    let mut config: Value = serde_saphyr::from_str(&text).unwrap();
+    config["users"][0]["user"] = json!({"token": token.status.unwrap().token});
+    config
+}
+
+/// A client as it.
+pub async fn client_of(namespace: &TestNamespace, account: &str) -> Client {
+    let kubeconfig = serde_json::from_value(kubeconfig_of(namespace, account).await).unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    operetta_cluster::client::build(config).unwrap()
 }
 
 /// Makes a namespace and waits until pods can be created in it.

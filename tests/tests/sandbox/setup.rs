@@ -133,6 +133,7 @@ impl Plugin {
             channels: [ChannelName::parse("demo").unwrap()].into(),
             databases: [DatabaseName::parse("demo").unwrap()].into(),
             events: true,
+            ..Grants::default()
         };
         let limits = Limits {
             deadline: Duration::from_secs(20),

@@ -96,3 +96,35 @@ async fn an_account_that_is_gone_or_names_the_plugin_no_more_is_revoked_within_3
         assert!(matches!(cluster.check_actor(&actor("p")).await, Err(ApiError::Forbidden(_))));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_may_not_act_so_under_another_name_is_told_which_rule_it_lacks() {
+    for (rights, fine) in [
+        (&["impersonate"][..], true),
+        (&["impersonate-on:serviceaccount:list"], true),
+        (&["impersonate-on:serviceaccount:watch", "list", "impersonate:serviceaccount"], false),
+    ] {
+        let api = FakeApi::new(move |sent| {
+            let review = sent.path.ends_with("selfsubjectaccessreviews");
+            let allowed = rights.iter().any(|verb| sent.body.contains(&format!("\"verb\":\"{verb}\"")));
+            review.then(|| (201, json!({"status": {"allowed": allowed}})))
+        });
+        let identity = Impersonation::new(api.client());
+        identity.client(&actor("p")).await.unwrap();
+        let pods = Resource::parse("", "v1", "pods").unwrap();
+        let asked = Asked { verb: Verb::List, resource: &pods, namespace: None };
+        match identity.check_host(&actor("p"), &asked).await {
+            Ok(()) => assert!(fine, "{rights:?}"),
+            Err(Refusal::Lacks(why)) => {
+                assert!(!fine && why.contains("the host itself may not list pods in all namespaces"), "{why}");
+                assert!(
+                    why.contains("verbs: [impersonate-on:serviceaccount:list, impersonate-on:serviceaccount:watch]"),
+                    "{why}"
+                );
+            }
+            Err(Refusal::Unasked(error)) => panic!("{error}"),
+        }
+        // The host asks for itself.
+        assert!(api.sent().iter().filter(|sent| sent.path.ends_with("reviews")).all(|sent| sent.user.is_none()));
+    }
+}

@@ -73,6 +73,19 @@ async fn recheck_actor(informer: &Informer, parts: &Parts, actor: &Actor) -> boo
     }
 }
 
+/// Answers whether the host may watch as this sponsor, and ends its streams if not.
+async fn recheck_host(informer: &Informer, parts: &Parts, sponsor: &Actor) -> bool {
+    let watched = &informer.watched;
+    match parts.access.check_host(sponsor, &watched.resource, watched.namespace.as_ref()).await {
+        Err(Refusal::Lacks(why)) => {
+            warn!(plugin = %sponsor.plugin, resource = %watched.resource, why, "the host lost its right to watch as an account");
+            informer.revoke(sponsor);
+            false
+        }
+        _ => true,
+    }
+}
+
 async fn watch_kind(informer: &Informer, parts: &Parts) {
     let resource = &informer.watched.resource;
     let mut presence = parts.discovery.watch(resource);
@@ -124,7 +137,7 @@ async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, 
             }
             End::Refused(why) => {
                 refusals += 1;
-                if recheck_actor(informer, parts, &sponsor).await {
+                if recheck_actor(informer, parts, &sponsor).await && recheck_host(informer, parts, &sponsor).await {
                     // RBAC says yes and the request is refused all the same: an authorizer that knows more, or RBAC that changes right now.
                     *failures += 1;
                     warn!(%resource, sponsor = %sponsor.account, why, "a watch is refused and tried again");

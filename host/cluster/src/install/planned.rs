@@ -26,8 +26,9 @@ impl Planned {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let (group, version) = text("/apiVersion").split_once('/').unwrap_or(("", text("/apiVersion")));
         let kind = text("/kind").to_ascii_lowercase();
-        // All kinds that are rendered here form their plural this way.
-        let resource = Resource::parse(group, version, &format!("{kind}s"))?;
+        // All kinds that are rendered here form their plural in one of these ways.
+        let plural = kind.strip_suffix('y').map_or_else(|| format!("{kind}s"), |stem| format!("{stem}ies"));
+        let resource = Resource::parse(group, version, &plural)?;
         let key =
             ObjectKey::parse(Some(text("/metadata/namespace")).filter(|n| !n.is_empty()), text("/metadata/name"))?;
         let dot = if group.is_empty() { "" } else { "." };

@@ -1,12 +1,11 @@
 //! What an installation would change, found out before anything is written: the rights that the person lacks, CRDs that cannot take the place of those that are
 //! there, and of each object how it would be, by a dry run of the API server.
 
-use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
 
 use super::{How, InstallError, Outcome, PLUGIN_LABEL, planned::Planned};
-use crate::request::{Fault, send_json};
+use crate::access::review;
 
 /// What would become of one object.
 #[derive(Debug, Clone)]
@@ -117,15 +116,7 @@ impl<'a> Rights<'a> {
 
 async fn ask(client: &Client, attributes: &Value) -> Result<bool, InstallError> {
     let refused = |fault| InstallError::Refused { what: "selfsubjectaccessreview.authorization.k8s.io".into(), fault };
-    let review = json!({
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes},
-    });
-    let request = Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
-        .header(http::header::CONTENT_TYPE, "application/json")
-        .body(review.to_string().into_bytes())
-        .map_err(Fault::from);
-    let answer = send_json(client, request.map_err(refused)?).await.map_err(refused)?;
-    Ok(answer.pointer("/status/allowed").and_then(Value::as_bool) == Some(true))
+    review(client, attributes).await.map_err(refused)
 }
 
 /// Whether the new CRD can take the place of the one that is there.

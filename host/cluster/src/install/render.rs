@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use operetta_api::DEFAULT_ACCOUNT_NAMESPACE;
 use operetta_core::{
     cache::Scope,
     grant::Rule,
@@ -9,7 +10,7 @@ use operetta_core::{
 };
 use serde_json::{Value, json};
 
-use super::{InstallError, Installation, PLUGIN_LABEL};
+use super::{InstallError, Installation, PLUGIN_LABEL, way::Way};
 
 /// In this order they can be applied to an empty cluster: CRDs, namespace, account, roles, bindings.
 pub fn render(installation: &Installation) -> Result<Vec<Value>, InstallError> {
@@ -31,26 +32,52 @@ pub fn render(installation: &Installation) -> Result<Vec<Value>, InstallError> {
             "annotations": {PLUGIN_LABEL: plugin.as_str()},
         },
     }));
-    let granted = |kind: &str, namespace: Option<&Namespace>, rules: &[Value]| {
-        let metadata = json!({
-            "name": format!("operetta:{plugin}"), "namespace": namespace.map(Namespace::as_str), "labels": labels(installation),
-        });
-        role(kind, &without_nulls(metadata), account, rules)
+    let granted = |name: &str, to: &ServiceAccount, rules: Placed| {
+        let role = |kind: &str, namespace: Option<&Namespace>, rules: &[Value]| {
+            let metadata =
+                json!({"name": name, "namespace": namespace.map(Namespace::as_str), "labels": labels(installation)});
+            role(kind, &without_nulls(metadata), to, rules)
+        };
+        let mut roles = Vec::new();
+        if !rules.everywhere.is_empty() {
+            roles.extend(role("ClusterRole", None, &rules.everywhere));
+        }
+        for (namespace, rules) in rules.here {
+            roles.extend(role("Role", Some(&namespace), &rules));
+        }
+        roles
     };
-    let (everywhere, placed) = placed(installation);
-    if !everywhere.is_empty() {
-        objects.extend(granted("ClusterRole", None, &everywhere));
+    let rules = rules(installation);
+    objects.extend(granted(&format!("operetta:{plugin}"), account, placed(installation, &rules)));
+    let acting: Vec<_> = rules.iter().filter_map(|rule| installation.way.rule(rule)).collect();
+    let mut acting = placed(installation, &acting);
+    // The host may become the accounts of one namespace; one that lives elsewhere is named to it.
+    if account.namespace.as_str() != DEFAULT_ACCOUNT_NAMESPACE {
+        acting.here.entry(account.namespace.clone()).or_default().extend(becoming(installation.way, Some(account)));
     }
-    for (namespace, rules) in placed {
-        objects.extend(granted("Role", Some(&namespace), &rules));
-    }
+    objects.extend(granted(&format!("operetta:{plugin}:host"), &installation.host, acting));
     Ok(objects)
+}
+
+/// The right to look up accounts and to become them: all of a namespace, or one.
+fn becoming(way: Way, only: Option<&ServiceAccount>) -> Vec<Value> {
+    let (group, verb) = way.becoming();
+    let mut rules: BTreeMap<&str, Vec<&str>> = BTreeMap::from([("", vec!["get"])]);
+    rules.entry(group).or_default().push(verb);
+    let rule = |(group, verbs): (&str, Vec<&str>)| {
+        let names = only.map(|account| [account.name.as_str()]);
+        without_nulls(
+            json!({"apiGroups": [group], "resources": ["serviceaccounts"], "resourceNames": names, "verbs": verbs}),
+        )
+    };
+    rules.into_iter().map(rule).collect()
 }
 
 /// The host's own rights, with the account that has them: to act as the service accounts of `plugins` (and of no other namespace: whoever may act as any account may do
 /// anything), to know what kinds there are, to follow Plugins, say what became of them and read the components that lie beside it, and to be the one host that works. None on
-/// users' objects. Asking what an account may do (SelfSubjectAccessReview) is everyone's right. A test compares these rules with what a host asked for.
-pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace) -> Vec<Value> {
+/// users' objects: what it may do there as which plugin comes with that plugin, see [`render`]. Asking what an account may do (SelfSubjectAccessReview) is everyone's right. A test
+/// compares these rules with what a host asked for.
+pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace, way: Way) -> Vec<Value> {
     let labels = json!({"app.kubernetes.io/managed-by": "operetta", "app.kubernetes.io/name": "operetta"});
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
     let namespace = |name: &Namespace| {
@@ -74,19 +101,15 @@ pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace) -> Vec<Value> {
             "metadata": {"name": account.name.as_str(), "namespace": account.namespace.as_str(), "labels": labels},
         }),
     ];
-    objects.extend(granted(
-        "ClusterRole",
-        "operetta",
-        None,
-        &[
-            rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["list", "watch"]),
-            // Patched for the host's finalizer.
-            rule("operetta.dev", &["plugins"], &["list", "patch", "watch"]),
-            rule("operetta.dev", &["plugins/status"], &["patch"]),
-        ],
-    ));
-    let accounts = [rule("", &["serviceaccounts"], &["get", "impersonate"])];
-    objects.extend(granted("Role", "operetta-accounts", Some(plugins.as_str()), &accounts));
+    let mut everywhere = vec![
+        rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["list", "watch"]),
+        // Patched for the host's finalizer.
+        rule("operetta.dev", &["plugins"], &["list", "patch", "watch"]),
+        rule("operetta.dev", &["plugins/status"], &["patch"]),
+    ];
+    everywhere.extend(way.asking());
+    objects.extend(granted("ClusterRole", "operetta", None, &everywhere));
+    objects.extend(granted("Role", "operetta-accounts", Some(plugins.as_str()), &becoming(way, None)));
     // Events about what lives in no namespace, such as Plugins, lie here.
     let events = [rule("events.k8s.io", &["events"], &["create", "patch"])];
     objects.extend(granted("Role", "operetta-events", Some("default"), &events));
@@ -154,10 +177,8 @@ fn definition(installation: &Installation, crd: &Value) -> Result<Value, Install
     Ok(definition)
 }
 
-/// Rules for the whole cluster, and rules by namespace.
-fn placed(installation: &Installation) -> (Vec<Value>, BTreeMap<Namespace, Vec<Value>>) {
-    let mut everywhere = Vec::new();
-    let mut placed: BTreeMap<Namespace, Vec<Value>> = BTreeMap::new();
+/// All rules of the plugin's account.
+fn rules(installation: &Installation) -> Vec<Rule> {
     let events = installation.events.then(|| Rule {
         // The older group as well: a binding that a person reads should say what `kubectl get events` shows.
         api_groups: vec![String::new(), "events.k8s.io".into()],
@@ -165,7 +186,19 @@ fn placed(installation: &Installation) -> (Vec<Value>, BTreeMap<Namespace, Vec<V
         verbs: vec!["create".into(), "patch".into()],
         ..Rule::default()
     });
-    for rule in installation.rules.iter().chain(&events) {
+    installation.rules.iter().cloned().chain(events).collect()
+}
+
+/// Rules for the whole cluster, and rules by namespace.
+#[derive(Default)]
+struct Placed {
+    everywhere: Vec<Value>,
+    here: BTreeMap<Namespace, Vec<Value>>,
+}
+
+fn placed(installation: &Installation, rules: &[Rule]) -> Placed {
+    let mut placed = Placed::default();
+    for rule in rules {
         let mut value = json!({"apiGroups": rule.api_groups, "resources": rule.resources, "verbs": rule.verbs});
         if !rule.resource_names.is_empty()
             && let Some(fields) = value.as_object_mut()
@@ -174,17 +207,17 @@ fn placed(installation: &Installation) -> (Vec<Value>, BTreeMap<Namespace, Vec<V
         }
         let namespaces: Vec<&Namespace> = match &installation.scope {
             Scope::All if rule.namespaces.is_empty() => {
-                everywhere.push(value);
+                placed.everywhere.push(value);
                 continue;
             }
             Scope::Namespaces(scope) if rule.namespaces.is_empty() => scope.iter().collect(),
             scope => rule.namespaces.iter().filter(|n| scope.contains(Some(n))).collect(),
         };
         for namespace in namespaces {
-            placed.entry(namespace.clone()).or_default().push(value.clone());
+            placed.here.entry(namespace.clone()).or_default().push(value.clone());
         }
     }
-    (everywhere, placed)
+    placed
 }
 
 /// A role and its binding to an account.

@@ -46,7 +46,13 @@ fn installation() -> Installation {
         rules: vec![rule("petstore.example.com", "pets", &[]), rule("", "secrets", &["a", "b"])],
         events: true,
         scope: Scope::All,
+        host: host(),
+        way: Way::Classic,
     }
+}
+
+fn host() -> ServiceAccount {
+    ServiceAccount { namespace: namespace("operetta-system"), name: AccountName::parse("operetta").unwrap() }
 }
 
 fn lines(objects: &[Value]) -> String {
@@ -105,8 +111,6 @@ fn a_plugin_that_is_limited_to_namespaces_gets_roles_there_and_nothing_else() {
 
 #[test]
 fn the_hosts_own_rights_are_narrow() {
-    let account =
-        ServiceAccount { namespace: namespace("operetta-system"), name: AccountName::parse("operetta").unwrap() };
     expect![[r#"
         {"apiVersion":"v1","kind":"Namespace","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta","pod-security.kubernetes.io/enforce":"restricted"},"name":"operetta-system"}}
         {"apiVersion":"v1","kind":"Namespace","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta","pod-security.kubernetes.io/enforce":"restricted"},"name":"operetta-plugins"}}
@@ -120,7 +124,47 @@ fn the_hosts_own_rights_are_narrow() {
         {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta","namespace":"operetta-system"},"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["create","get","list","update","watch"]},{"apiGroups":["events.k8s.io"],"resources":["events"],"verbs":["create"]},{"apiGroups":[""],"resources":["configmaps","secrets"],"verbs":["get"]}]}
         {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta","namespace":"operetta-system"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"operetta"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
     "#]]
-    .assert_eq(&lines(&host_rbac(&account, &namespace("operetta-plugins"))));
+    .assert_eq(&lines(&host_rbac(&host(), &namespace("operetta-plugins"), Way::Classic)));
+    // What is different where the API server constrains impersonation.
+    let classic = host_rbac(&host(), &namespace("operetta-plugins"), Way::Classic);
+    let constrained = host_rbac(&host(), &namespace("operetta-plugins"), Way::Constrained);
+    let different: Vec<_> = constrained.into_iter().filter(|object| !classic.contains(object)).collect();
+    expect![[r#"
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta"},"rules":[{"apiGroups":["apiextensions.k8s.io"],"resources":["customresourcedefinitions"],"verbs":["list","watch"]},{"apiGroups":["operetta.dev"],"resources":["plugins"],"verbs":["list","patch","watch"]},{"apiGroups":["operetta.dev"],"resources":["plugins/status"],"verbs":["patch"]},{"apiGroups":["authorization.k8s.io"],"resources":["selfsubjectaccessreviews"],"verbs":["impersonate-on:serviceaccount:create"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","app.kubernetes.io/name":"operetta"},"name":"operetta-accounts","namespace":"operetta-plugins"},"rules":[{"apiGroups":[""],"resources":["serviceaccounts"],"verbs":["get"]},{"apiGroups":["authentication.k8s.io"],"resources":["serviceaccounts"],"verbs":["impersonate:serviceaccount"]}]}
+    "#]].assert_eq(&lines(&different));
+}
+
+#[test]
+fn a_constrained_host_may_do_for_a_plugin_what_its_rules_say() {
+    let all = Rule { verbs: vec!["*".into(), "deletecollection".into()], ..rule("", "configmaps", &["a"]) };
+    let named = Rule { resource_names: vec!["x".into()], ..rule("", "secrets", &["a"]) };
+    let strange = Rule { verbs: vec!["escalate".into(), "bind".into()], ..rule("", "roles", &[]) };
+    let rules = vec![rule("petstore.example.com", "pets", &[]), all, named, strange];
+    let constrained = Installation { way: Way::Constrained, crds: vec![], rules, events: false, ..installation() };
+    let for_the_host = |installation: &Installation| {
+        let objects = render(installation).unwrap();
+        lines(&objects.into_iter().filter(|o| o["metadata"]["name"] == "operetta:petstore:host").collect::<Vec<_>>())
+    };
+    expect![[r#"
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore:host"},"rules":[{"apiGroups":["petstore.example.com"],"resources":["pets"],"verbs":["impersonate-on:serviceaccount:get","impersonate-on:serviceaccount:list"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore:host"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"operetta:petstore:host"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore:host","namespace":"a"},"rules":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["impersonate-on:serviceaccount:get","impersonate-on:serviceaccount:list","impersonate-on:serviceaccount:watch","impersonate-on:serviceaccount:create","impersonate-on:serviceaccount:update","impersonate-on:serviceaccount:patch","impersonate-on:serviceaccount:delete"]},{"apiGroups":[""],"resourceNames":["x"],"resources":["secrets"],"verbs":["impersonate-on:serviceaccount:get","impersonate-on:serviceaccount:list"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore:host","namespace":"a"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"operetta:petstore:host"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
+    "#]].assert_eq(&for_the_host(&constrained));
+
+    // An account elsewhere is named to the host, whichever way it becomes it.
+    let account = ServiceAccount { namespace: namespace("zoo"), ..installation().account };
+    let elsewhere =
+        |way| Installation { way, account: account.clone(), rules: vec![], events: false, ..installation() };
+    expect![[r#"
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore:host","namespace":"zoo"},"rules":[{"apiGroups":[""],"resourceNames":["petstore"],"resources":["serviceaccounts"],"verbs":["get","impersonate"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore:host","namespace":"zoo"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"operetta:petstore:host"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
+    "#]].assert_eq(&for_the_host(&elsewhere(Way::Classic)));
+    expect![[r#"
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore:host","namespace":"zoo"},"rules":[{"apiGroups":[""],"resourceNames":["petstore"],"resources":["serviceaccounts"],"verbs":["get"]},{"apiGroups":["authentication.k8s.io"],"resourceNames":["petstore"],"resources":["serviceaccounts"],"verbs":["impersonate:serviceaccount"]}]}
+        {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore:host","namespace":"zoo"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"operetta:petstore:host"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
+    "#]].assert_eq(&for_the_host(&elsewhere(Way::Constrained)));
 }
 
 #[test]
