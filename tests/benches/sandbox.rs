@@ -2,6 +2,8 @@
 //! and says where a target is missed; a machine that does other things at the same time easily doubles the figures.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod ports;
+
 use std::{
     path::Path,
     sync::Arc,
@@ -10,19 +12,15 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
 use operetta_core::{
-    effect::{Effects, Policy, Ports},
-    name::{ChannelName, ControllerName, Namespace, PluginName, Subresource},
-    port::{
-        ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
-        ListOptions, Log, Page, Patch, Written, database::NoDatabases,
-    },
+    effect::Policy,
+    name::ControllerName,
     reconcile::{Cause, Reconciler, Request},
-    resource::{ObjectKey, Resource},
+    resource::ObjectKey,
 };
 use operetta_sandbox::{Component, Sandbox, SandboxConfig, Warm};
 use operetta_tests::{components::Workspace, progress::Progress};
+use ports::effects;
 use rustix::time::{ClockId, clock_gettime};
 
 const CALLS: u32 = 20_000;
@@ -33,86 +31,6 @@ const ROUNDS: usize = 5;
 const FRESH: Duration = Duration::from_micros(25);
 /// What loading a cached component may take.
 const CACHED: Duration = Duration::from_millis(5);
-
-/// Ports that answer at once.
-struct Nothing;
-
-#[async_trait]
-impl Kubernetes for Nothing {
-    async fn get(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
-        Ok("{}".into())
-    }
-    async fn list(&self, _: &Caller, _: &Resource, _: &ListOptions) -> Result<Page, ApiError> {
-        Ok(Page::default())
-    }
-    async fn create(
-        &self,
-        _: &Caller,
-        _: &Resource,
-        _: Option<&Namespace>,
-        object: String,
-    ) -> Result<Written, ApiError> {
-        Ok(Arc::<str>::from(object).into())
-    }
-    async fn patch(
-        &self,
-        _: &Caller,
-        _: &Resource,
-        _: &ObjectKey,
-        _: Option<&Subresource>,
-        _: Patch,
-    ) -> Result<Written, ApiError> {
-        Ok(Arc::<str>::from("{}").into())
-    }
-    async fn replace(
-        &self,
-        _: &Caller,
-        _: &Resource,
-        _: &ObjectKey,
-        _: Option<&Subresource>,
-        object: String,
-    ) -> Result<Written, ApiError> {
-        Ok(Arc::<str>::from(object).into())
-    }
-    async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<(), ApiError> {
-        Ok(())
-    }
-    async fn publish(&self, _: &Caller, _: Event) -> Result<(), ApiError> {
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl Channels for Nothing {
-    async fn unary(&self, _: &ChannelName, _: GrpcCall, _: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
-        Err(GrpcStatus::of(12, "unimplemented"))
-    }
-    async fn open(&self, _: &ChannelName, _: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
-        Err(GrpcStatus::of(12, "unimplemented"))
-    }
-}
-
-impl Log for Nothing {
-    fn enabled(&self, _: Level) -> bool {
-        false
-    }
-    fn write(&self, _: Level, _: &str, _: &str, _: &[(String, String)]) {}
-}
-
-fn effects(policy: &Arc<ArcSwap<Policy>>) -> Arc<Effects> {
-    let caller =
-        Caller { plugin: PluginName::parse("bench").unwrap(), controller: ControllerName::parse("tick").unwrap() };
-    let ports = Ports {
-        kubernetes: Arc::new(Nothing),
-        channels: Arc::new(Nothing),
-        databases: Arc::new(NoDatabases),
-        log: Arc::new(Nothing),
-        denials: Arc::new(|_| {}),
-        exceeded: Arc::new(|_| {}),
-        rates: Arc::default(),
-    };
-    Arc::new(Effects::new(caller, Arc::clone(policy), ports))
-}
 
 /// A reconcile of an object of 2 kB, which the guest parses before it reads another one.
 fn request() -> Request {

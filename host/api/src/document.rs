@@ -2,6 +2,7 @@
 
 use kube::ResourceExt as _;
 use operetta_core::{
+    effect::printable,
     manifest::Manifest,
     name::{NameError, PluginName},
 };
@@ -13,6 +14,8 @@ use crate::{
 
 /// The largest document, in bytes.
 const MAX_DOCUMENT: usize = 1 << 20;
+/// Bytes of an error that repeats a part of the document.
+const ERROR: usize = 1_000;
 
 /// A document that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,10 +49,10 @@ pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
     }
     for field in value.as_object().into_iter().flat_map(serde_json::Map::keys) {
         if !["apiVersion", "kind", "metadata", "spec", "status"].contains(&field.as_str()) {
-            return Err(DocumentError::Field(format!("unknown field `{field}` beside `spec`")));
+            return Err(repeated(format!("unknown field `{field}` beside `spec`")));
         }
     }
-    let plugin: Plugin = serde_json::from_value(value).map_err(|e| DocumentError::Field(e.to_string()))?;
+    let plugin: Plugin = serde_json::from_value(value).map_err(|e| repeated(e.to_string()))?;
     if plugin.name_any() != name.as_str() {
         return Err(DocumentError::Name(plugin.name_any(), name.clone()));
     }
@@ -58,6 +61,11 @@ pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
     check_source(plugin.spec.source.as_ref()).map_err(DocumentError::Field)?;
     plugin.spec.account(name).map_err(|e: NameError| DocumentError::Field(e.to_string()))?;
     Ok(plugin)
+}
+
+/// An error that repeats what stands in the document, which may be long and anything but text.
+fn repeated(text: String) -> DocumentError {
+    DocumentError::Field(printable(&text, ERROR))
 }
 
 fn check_channels(channels: &[Channel]) -> Result<(), DocumentError> {
@@ -211,6 +219,7 @@ mod tests {
             ),
             (&document("{colour: red}"), "unknown field `colour`"),
             (&format!("{}extra: 1\n", document("{}")), "unknown field `extra`"),
+            (&format!("{}\"\\t\": 1\n", document("{}")), "unknown field `\\t`"),
             (&document("{}").replace("demo", "other"), "metadata.name is \"other\" and the file is called demo"),
             (
                 &document("{grants: {channels: [{name: x, endpoint: \"unix:/tmp/x\"}]}}"),
@@ -295,7 +304,7 @@ mod tests {
         .unwrap();
         let plugin = parse(&name(), &render(&name(), &manifest).unwrap()).unwrap();
         let policy = plugin.spec.policy();
-        assert_eq!(policy.grants.rules, manifest.requests.rules);
+        assert_eq!(*policy.grants.rules, *manifest.requests.rules);
         assert!(policy.grants.events && policy.grants.check_channel("shop").is_ok());
         assert!(policy.grants.check_database("people").is_ok());
         assert_eq!(policy.settings.get("image").map(String::as_str), Some("x:1"));

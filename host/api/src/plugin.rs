@@ -512,7 +512,7 @@ impl PluginSpec {
     /// What it may do and with how much.
     pub fn policy(&self) -> Policy {
         let grants = Grants {
-            rules: self.grants.rules.clone(),
+            rules: self.grants.rules.clone().into(),
             channels: self.grants.channels.iter().map(|c| c.name.clone()).collect(),
             databases: self.grants.databases.iter().map(|d| d.name.clone()).collect(),
             events: self.grants.events,

@@ -2,6 +2,10 @@
 //!
 //! Rules have RBAC's own shape and meaning: a request is allowed when one rule allows all of it. A [`Denial`] names the rule that is missing, as YAML ready to paste.
 
+mod rules;
+
+pub use rules::Rules;
+
 use std::{collections::BTreeSet, fmt};
 
 use schemars::JsonSchema;
@@ -16,11 +20,11 @@ use crate::{
 const ALL: &str = "*";
 
 /// What one plugin may do.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Grants {
     /// Kubernetes requests.
-    pub rules: Vec<Rule>,
+    pub rules: Rules,
     /// Names of the gRPC channels that it may call.
     pub channels: BTreeSet<ChannelName>,
     /// Names of the databases that it may use.
@@ -135,7 +139,7 @@ impl Grants {
     /// Whether some rule allows this access.
     pub fn check(&self, access: &Access<'_>) -> Result<(), Denial> {
         let beside_the_host = access.namespace.is_some() && access.namespace == self.host_namespace.as_ref();
-        if self.rules.iter().any(|rule| rule.allows(access) && (!beside_the_host || !rule.namespaces.is_empty())) {
+        if self.rules.allowing(access).any(|rule| !beside_the_host || !rule.namespaces.is_empty()) {
             return Ok(());
         }
         let mut yaml = format!(
@@ -159,19 +163,25 @@ impl Grants {
 
     /// Whether the channel may be called.
     pub fn check_channel(&self, channel: &str) -> Result<ChannelName, Denial> {
-        self.channels.iter().find(|granted| granted.as_str() == channel).cloned().ok_or_else(|| Denial {
-            what: format!("gRPC channel {channel:?}"),
-            place: "spec.grants.channels",
-            yaml: format!("- name: {channel:?}\n  endpoint: http://HOST:PORT"),
+        self.channels.iter().find(|granted| granted.as_str() == channel).cloned().ok_or_else(|| {
+            let channel = shown(channel);
+            Denial {
+                what: format!("gRPC channel {channel:?}"),
+                place: "spec.grants.channels",
+                yaml: format!("- name: {channel:?}\n  endpoint: http://HOST:PORT"),
+            }
         })
     }
 
     /// Whether the database may be used.
     pub fn check_database(&self, database: &str) -> Result<DatabaseName, Denial> {
-        self.databases.iter().find(|granted| granted.as_str() == database).cloned().ok_or_else(|| Denial {
-            what: format!("database {database:?}"),
-            place: "spec.grants.databases",
-            yaml: format!("- name: {database:?}\n  env: PSQL"),
+        self.databases.iter().find(|granted| granted.as_str() == database).cloned().ok_or_else(|| {
+            let database = shown(database);
+            Denial {
+                what: format!("database {database:?}"),
+                place: "spec.grants.databases",
+                yaml: format!("- name: {database:?}\n  env: PSQL"),
+            }
         })
     }
 
@@ -184,23 +194,30 @@ impl Grants {
     }
 }
 
+/// As much of what a guest gave as a name can be long; it may be megabytes.
+fn shown(name: &str) -> String {
+    name.chars().take(80).collect()
+}
+
 impl Rule {
     fn allows(&self, access: &Access<'_>) -> bool {
         let any = |list: &[String], wanted: &str| list.iter().any(|x| x == ALL || x == wanted);
-        any(&self.api_groups, access.resource.group())
+        self.allows_target(access)
             && any(&self.verbs, access.verb.as_str())
-            && self.allows_target(access)
+            && any(&self.api_groups, access.resource.group())
             && (self.namespaces.is_empty() || access.namespace.is_some_and(|n| self.namespaces.contains(n)))
             && (self.resource_names.is_empty()
                 || access.name.is_some_and(|n| self.resource_names.iter().any(|x| x == n.as_str())))
     }
 
     fn allows_target(&self, access: &Access<'_>) -> bool {
-        let target = access.target();
-        self.resources.iter().any(|x| {
-            x == ALL
-                || *x == target
-                || x.strip_prefix("*/").is_some_and(|sub| access.subresource.is_some_and(|s| s.as_str() == sub))
+        let resource = access.resource.resource();
+        self.resources.iter().any(|x| match access.subresource {
+            _ if x == ALL => true,
+            None => x == resource,
+            Some(wanted) => {
+                x.split_once('/').is_some_and(|(of, sub)| sub == wanted.as_str() && (of == ALL || of == resource))
+            }
         })
     }
 }
@@ -223,7 +240,7 @@ mod tests {
     ) -> Result<(), Denial> {
         let (resource, sub) = target.split_once('/').map_or((target, None), |(r, s)| (r, Some(s)));
         let (group, resource) = if resource == "pods" { ("", resource) } else { ("apps", resource) };
-        Grants { rules, ..Grants::default() }.check(&Access {
+        Grants { rules: rules.into(), ..Grants::default() }.check(&Access {
             verb,
             resource: &Resource::parse(group, "v1", resource).unwrap(),
             subresource: sub.map(|s| Subresource::parse(s).unwrap()).as_ref(),
@@ -252,6 +269,31 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_is_found_among_many_wherever_it_stands() {
+        let others =
+            |from: usize| (from..from + 50).map(|n| rule(&["*"], &[&format!("others{n}"), "pods/log"], &["*"]));
+        for wanted in [rule(&[""], &["x", "pods"], &["get"]), rule(&["*"], &["*"], &["get"])] {
+            let rules: Vec<_> = others(0).chain([wanted]).chain(others(50)).collect();
+            assert!(check(rules.clone(), Verb::Get, "pods", Some("a"), Some("x")).is_ok());
+            assert!(check(rules.clone(), Verb::Delete, "pods", Some("a"), Some("x")).is_err());
+            assert!(check(rules, Verb::Delete, "pods/log", Some("a"), Some("x")).is_ok());
+        }
+        let rules = Rules::from(others(0).collect::<Vec<_>>());
+        assert!(rules.len() == 50 && rules != Rules::default());
+        assert_eq!(serde_json::from_value::<Rules>(serde_json::to_value(&rules).unwrap()).unwrap(), rules);
+    }
+
+    #[test]
+    fn what_one_rule_names_is_not_mixed() {
+        let rules = || vec![rule(&["*"], &["*/scale", "deployments/status"], &["patch"])];
+        for (target, allowed) in
+            [("deployments/status", true), ("pods/scale", true), ("pods/status", false), ("deployments/log", false)]
+        {
+            assert_eq!(check(rules(), Verb::Patch, target, Some("a"), Some("x")).is_ok(), allowed, "{target}");
+        }
+    }
+
+    #[test]
     fn names_and_namespaces_narrow_a_rule() {
         let named = || vec![Rule { resource_names: vec!["x".into()], ..rule(&[""], &["pods"], &["*"]) }];
         assert!(check(named(), Verb::Get, "pods", Some("a"), Some("x")).is_ok());
@@ -270,7 +312,7 @@ mod tests {
         let host = Namespace::parse("operetta-system").unwrap();
         let everything = || rule(&["*"], &["*"], &["*"]);
         let check = |rule: Rule, namespace: Option<&str>| {
-            let (rules, host_namespace) = (vec![rule], Some(host.clone()));
+            let (rules, host_namespace) = (vec![rule].into(), Some(host.clone()));
             Grants { rules, host_namespace, ..Grants::default() }.check(&Access {
                 verb: Verb::List,
                 resource: &Resource::parse("", "v1", "pods").unwrap(),
@@ -284,6 +326,14 @@ mod tests {
         let denial = check(everything(), Some("operetta-system")).unwrap_err();
         assert!(denial.yaml.contains("namespaces: [\"operetta-system\"]"), "{denial}");
         assert!(check(Rule { namespaces: vec![host.clone()], ..everything() }, Some("operetta-system")).is_ok());
+    }
+
+    #[test]
+    fn a_denial_is_short_however_long_the_name_is() {
+        let (grants, name) = (Grants::default(), "x".repeat(1 << 20));
+        for denial in [grants.check_channel(&name).unwrap_err(), grants.check_database(&name).unwrap_err()] {
+            assert!(denial.to_string().len() < 500, "{}", denial.to_string().len());
+        }
     }
 
     #[test]

@@ -180,7 +180,7 @@ fn narrow() -> Grants {
         namespaces: vec![Namespace::parse("default").unwrap()],
         ..Rule::default()
     };
-    Grants { rules: vec![rule], ..Grants::default() }
+    Grants { rules: vec![rule].into(), ..Grants::default() }
 }
 
 /// A neighbour's reconciles, at the same time.

@@ -129,7 +129,7 @@ impl Plugin {
             ..Rule::default()
         };
         let grants = Grants {
-            rules: vec![rule(&["*"])],
+            rules: vec![rule(&["*"])].into(),
             channels: [ChannelName::parse("demo").unwrap()].into(),
             databases: [DatabaseName::parse("demo").unwrap()].into(),
             events: true,

@@ -176,7 +176,7 @@ pub(super) fn effects(fake: &Arc<Fake>, policy: Policy) -> (Effects, Arc<ArcSwap
 pub(super) fn rules(verbs: &[&str]) -> Grants {
     let verbs = verbs.iter().map(|v| (*v).to_owned()).collect();
     let rule = Rule { api_groups: vec![String::new()], resources: vec!["pods".into()], verbs, ..Rule::default() };
-    Grants { rules: vec![rule], ..Grants::default() }
+    Grants { rules: vec![rule].into(), ..Grants::default() }
 }
 
 pub(super) fn pods() -> Resource {
@@ -243,6 +243,18 @@ async fn grants_change_during_a_reconcile() {
     assert!(effects.get(&pods(), &key(), false).await.is_ok());
     policy.store(Arc::default());
     assert!(matches!(effects.get(&pods(), &key(), false).await, Err(ApiError::Denied(_))));
+}
+
+#[tokio::test]
+async fn settings_and_limits_are_those_of_the_beginning_and_levels_those_of_the_log() {
+    let limits = Limits { host_calls: 7, ..Limits::default() };
+    let settings = BTreeMap::from([("colour".to_owned(), "red".to_owned())]);
+    let (effects, policy) =
+        effects(&Arc::new(Fake::default()), Policy { limits: limits.clone(), settings, ..Policy::default() });
+    policy.store(Arc::default());
+    assert_eq!((effects.setting("colour"), effects.setting("size")), (Some("red"), None));
+    assert_eq!(*effects.limits(), limits);
+    assert!(effects.log_enabled(Level::Info) && !effects.log_enabled(Level::Debug));
 }
 
 #[tokio::test]

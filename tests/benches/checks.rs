@@ -1,0 +1,125 @@
+//! What the checks cost a host call: the same call of a port, once through the one way out with 1, 10 and 100 rules granted, and once directly. `cargo bench --bench checks` prints a
+//! table and says where the target is missed; a machine that does other things at the same time easily doubles the figures.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod ports;
+
+use std::{future::Future, hint::black_box, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use futures::executor::block_on;
+use operetta_core::{
+    effect::{Effects, Policy},
+    grant::Rule,
+    name::{ControllerName, Namespace, PluginName},
+    port::{Caller, Channels as _, GrpcCall, Kubernetes as _, Patch},
+    resource::{ObjectKey, Resource},
+};
+use ports::{Nothing, effects};
+use rustix::time::{ClockId, clock_gettime};
+
+const CALLS: u32 = 20_000;
+const ROUNDS: usize = 40;
+/// What the checks may cost one host call.
+const CHECKS: Duration = Duration::from_micros(1);
+
+/// So many rules, each of which names a kind, verbs, two namespaces and two objects, and of which only the last allows the calls.
+fn granted(rules: usize) -> Arc<ArcSwap<Policy>> {
+    let mut policy = Policy::default();
+    policy.grants.rules = (1..rules)
+        .map(|number| Rule {
+            api_groups: vec![String::new(), "apps".into()],
+            resources: vec![format!("things{number}"), format!("things{number}/status"), "configmaps/status".into()],
+            verbs: ["get", "list", "watch", "create", "patch"].map(String::from).to_vec(),
+            resource_names: vec!["one".into(), "other".into()],
+            namespaces: vec![Namespace::parse("default").unwrap(), Namespace::parse("shop").unwrap()],
+        })
+        .chain([Rule {
+            api_groups: vec![String::new()],
+            resources: vec!["configmaps".into()],
+            verbs: vec!["get".into(), "create".into(), "patch".into()],
+            ..Rule::default()
+        }])
+        .collect::<Vec<_>>()
+        .into();
+    policy.grants.channels = [operetta_core::name::ChannelName::parse("shop").unwrap()].into();
+    policy.limits.host_calls = u64::MAX;
+    policy.limits.traffic = u64::MAX;
+    policy.limits.write_rate = u64::MAX;
+    Arc::new(ArcSwap::from_pointee(policy))
+}
+
+/// CPU time of this thread, in nanoseconds: what else the machine does is not counted.
+fn cpu() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap(), u32::try_from(time.tv_nsec).unwrap()).as_secs_f64() * 1e9
+}
+
+/// What one of many calls takes.
+fn each<F: Future<Output = ()>>(call: impl Fn() -> F) -> f64 {
+    let began = cpu();
+    for _ in 0..CALLS {
+        block_on(call());
+    }
+    (cpu() - began) / f64::from(CALLS)
+}
+
+/// The best round of each, by turns, so that a machine that is busy for a while is no advantage for either.
+fn best<A, B>(direct: impl Fn() -> A, checked: impl Fn() -> B) -> (f64, f64)
+where
+    A: Future<Output = ()>,
+    B: Future<Output = ()>,
+{
+    let mut best = (f64::MAX, f64::MAX);
+    for _ in 0..ROUNDS {
+        best = (best.0.min(each(&direct)), best.1.min(each(&checked)));
+    }
+    best
+}
+
+fn row(what: &str, rules: usize, (direct, checked): (f64, f64)) {
+    let more = checked - direct;
+    let verdict = if more <= CHECKS.as_secs_f64() * 1e9 { "reached" } else { "MISSED" };
+    println!(
+        "{:<44} {direct:>7.0} ns {checked:>7.0} ns {more:>7.0} ns  (at most {CHECKS:?}: {verdict})",
+        format!("{what}, {rules} rules granted")
+    );
+}
+
+fn main() {
+    // `cargo test` runs benches too, to see that they still run; that is what their building shows.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    let caller =
+        Caller { plugin: PluginName::parse("bench").unwrap(), controller: ControllerName::parse("tick").unwrap() };
+    let (resource, key) =
+        (Resource::parse("", "v1", "configmaps").unwrap(), ObjectKey::parse(Some("default"), "thing").unwrap());
+    let body = || "{}".to_owned();
+    let (port, caller, resource, key) = (&Nothing, &caller, &resource, &key);
+    println!(
+        "{:<44} {:>10} {:>10} {:>10}",
+        "one host call on ports that answer at once", "directly", "checked", "more"
+    );
+    for rules in [1, 10, 100] {
+        let effects: &Effects = &effects(&granted(rules));
+        let direct = || async { drop(black_box(port.get(caller, resource, key, false).await)) };
+        let checked = || async { assert!(black_box(effects.get(resource, key, false).await).is_ok()) };
+        row("get", rules, best(direct, checked));
+        // Two grants are needed for an apply: patch and create.
+        let direct = || async { drop(black_box(port.patch(caller, resource, key, None, Patch::Apply(body())).await)) };
+        let checked =
+            || async { assert!(black_box(effects.patch(resource, key, None, Patch::Apply(body())).await).is_ok()) };
+        row("apply", rules, best(direct, checked));
+    }
+    let effects: &Effects = &effects(&granted(100));
+    let channel = &operetta_core::name::ChannelName::parse("shop").unwrap();
+    let call = || GrpcCall {
+        path: "/shop.v1.Shop/Buy".into(),
+        metadata: vec![("x-colour".into(), b"red".to_vec())],
+        deadline: None,
+    };
+    let direct = || async { drop(black_box(port.unary(channel, call(), vec![0; 64]).await)) };
+    let checked = || async { drop(black_box(effects.unary("shop", call(), vec![0; 64]).await)) };
+    row("unary", 100, best(direct, checked));
+}
