@@ -8,6 +8,7 @@ pub mod components;
 pub mod control_plane;
 pub mod demo;
 pub mod eventually;
+pub mod fuzz;
 pub mod go;
 pub mod host;
 pub mod kinds;

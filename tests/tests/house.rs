@@ -29,6 +29,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("hostile", &["operetta-sdk"], &["wasmtime*"]),
     ("imports", &["operetta-sdk"], &["wasmtime*"]),
     (TESTS, ANYTHING, &[]),
+    ("operetta-fuzz", ANYTHING, &[]),
 ];
 /// What the tests inside a crate may use beyond that.
 const IN_TESTS: [(&str, &str); 1] = [("petstore", "petstore-service")];
@@ -88,14 +89,21 @@ struct Target {
     src_path: PathBuf,
 }
 
+/// Of the workspace, and of the package beside it that cargo-fuzz builds.
 fn metadata() -> Metadata {
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--format-version=1"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let of = |folder: &Path| -> Metadata {
+        let output = Command::new(env!("CARGO"))
+            .args(["metadata", "--no-deps", "--format-version=1"])
+            .current_dir(folder)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let mut metadata = of(here);
+    metadata.packages.extend(of(&here.join("fuzz")).packages);
+    metadata
 }
 
 fn root() -> PathBuf {

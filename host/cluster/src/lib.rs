@@ -11,6 +11,7 @@
 //! | [`informer`] | the shared watch caches |
 //! | [`kubernetes`] | reads and writes of one plugin |
 //! | [`ownership`] | whether an apply would change anything |
+//! | [`object`], [`selector`] | objects as they are kept, and which of them a selector means |
 //! | [`lease`] | leader election |
 //! | [`kinds`], [`annotate`], [`adopt`] | what a person does to objects, with their own rights |
 //! | [`vault`] | Secrets and ConfigMaps of the host's own namespace |
@@ -42,12 +43,12 @@ pub mod install;
 pub mod kinds;
 pub mod kubernetes;
 pub mod lease;
-mod object;
+pub mod object;
 mod overlay;
 pub mod ownership;
 pub mod plugins;
 pub mod request;
-mod selector;
+pub mod selector;
 #[cfg(test)]
 mod testing;
 pub mod vault;

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
+    effect::printable,
     grant::Rule,
     name::{ChannelName, ControllerName, DatabaseName, PluginName},
     resource::Resource,
@@ -187,9 +188,12 @@ struct Versioned {
     manifest_version: Option<serde_json::Value>,
 }
 
+/// Bytes of an error about the JSON, which repeats what a stranger wrote.
+const ERROR: usize = 500;
+
 /// Straight into the type: by way of a map, a key that is given twice would silently be its last.
 fn typed<T: DeserializeOwned>(json: &str) -> Result<T, ManifestError> {
-    serde_json::from_str(json).map_err(|e| ManifestError::Json(e.to_string()))
+    serde_json::from_str(json).map_err(|e| ManifestError::Json(printable(&e.to_string(), ERROR)))
 }
 
 impl Manifest {
@@ -320,6 +324,15 @@ mod tests {
         ];
         for (change, field) in cases {
             assert_eq!(whole.difference(&Manifest::parse(&json(change)).unwrap()), Some(field));
+        }
+    }
+
+    #[test]
+    fn an_error_is_short_and_one_line_whatever_it_repeats() {
+        for field in ["x".repeat(100_000), "\u{1b}[2J\n\u{202e}".to_owned()] {
+            let error = Manifest::parse(&json(|m| m[&*field] = 1.into())).unwrap_err().to_string();
+            assert!(error.contains("unknown field"), "{error}");
+            assert!(error.len() < 600 && !error.contains(['\u{1b}', '\n', '\u{202e}']), "{error:?}");
         }
     }
 

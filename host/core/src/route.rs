@@ -66,6 +66,20 @@ impl Router {
         let Change::Object { key, old, new, .. } = change else { return BTreeSet::new() };
         let (old, new) = (old.as_deref(), new.as_deref());
         let Some(primary) = primary else { return BTreeSet::new() };
+        let mut woken = self.woken(source, key, old, new, primary);
+        // A cluster-scoped object has no primary in a namespace, and one in a namespace none without, whatever it says: such a key would be of an object that cannot be.
+        woken.retain(|key| key.namespace.is_some() == primary.namespaced);
+        woken
+    }
+
+    fn woken(
+        &mut self,
+        source: &Source,
+        key: &ObjectKey,
+        old: Option<&Cached>,
+        new: Option<&Cached>,
+        primary: &KindInfo,
+    ) -> BTreeSet<ObjectKey> {
         match source {
             Source::Primary => {
                 for (path, index) in &mut self.references {
@@ -234,6 +248,37 @@ mod tests {
         assert_eq!(wake(owned("a", "Thing"), owned("b", "Thing")), ["n/a", "n/b"]);
         assert!(wake(None, owned("a", "Another")).is_empty());
         assert!(wake(None, object(json!({"metadata": {"name": "p"}}))).is_empty());
+    }
+
+    #[test]
+    fn no_key_is_woken_that_the_primary_kind_cannot_have() {
+        let says = json!({"labels": {"k": "a"}, "ownerReferences": [
+            {"apiVersion": "g.example.com/v1", "kind": "Thing", "name": "a", "uid": "1", "controller": true}]});
+        let of = |namespace: Option<&str>| {
+            let mut metadata = says.clone();
+            metadata
+                .as_object_mut()
+                .unwrap()
+                .extend([("name".into(), "x".into()), ("namespace".into(), namespace.into())]);
+            let key = ObjectKey::parse(namespace, "x").unwrap();
+            Change::Object { key, old: None, new: object(json!({"metadata": metadata})), initial: false }
+        };
+        let mut router = Router::new(&controller(json!({})));
+        let mut wake = |source: &Source, change: &Change, namespaced: bool| {
+            let info = KindInfo { kind: "Thing".into(), namespaced };
+            router.route(source, change, Some(&info)).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let label = Source::Watched(Mapping::Label("k".into()));
+        for source in [&Source::Owned, &label] {
+            assert_eq!(wake(source, &of(Some("n")), true), ["n/a"]);
+            assert!(
+                wake(source, &of(None), true).is_empty(),
+                "{source:?}: a key without namespace of a kind in namespaces"
+            );
+            assert_eq!(wake(source, &of(None), false), ["a"]);
+        }
+        assert_eq!(wake(&Source::Owned, &of(Some("n")), false), ["a"], "an owner may be cluster-scoped");
+        assert!(wake(&label, &of(Some("n")), false).is_empty(), "a mapping stays in its namespace");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::engine;
+use crate::{engine, fault::one_line};
 
 /// How much compiling one component may cost.
 #[derive(Debug, Clone)]
@@ -113,7 +113,7 @@ pub(crate) async fn compile(
         if let Some(stderr) = stderr {
             let _ = stderr.take(8 << 10).read_to_end(&mut said).await;
         }
-        String::from_utf8_lossy(&said).trim().replace('\n', " | ")
+        one_line(&String::from_utf8_lossy(&said).trim().replace('\n', " | "))
     };
     let all = async { tokio::join!(feed, listen, child.wait()) };
     let Ok(((), stderr, status)) = tokio::time::timeout(limits.wall, all).await else {

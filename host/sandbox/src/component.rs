@@ -15,6 +15,7 @@ use crate::{
     capability,
     compile::{self, CompileError},
     describe::{self, DescribeError},
+    fault::one_line,
     operator::{Observer, Operator},
     sandbox::Inner,
     state::State,
@@ -138,7 +139,7 @@ pub(crate) async fn load(inner: &Arc<Inner>, wasm: Bytes) -> Result<Arc<Componen
     let (pre, manifest) = {
         let inner_here = Arc::clone(inner);
         let described = inner.guests.spawn(async move {
-            let link = |error: wasmtime::Error| DescribeError::Link(format!("{error:#}").replace('\n', " "));
+            let link = |error: wasmtime::Error| DescribeError::Link(one_line(&format!("{error:#}")));
             let linker = capability::linker(&inner_here.engine, wasi_p2).map_err(link)?;
             let pre = OperatorPre::new(linker.instantiate_pre(&code).map_err(link)?).map_err(link)?;
             let _slot = inner_here.describe_slots.acquire().await;

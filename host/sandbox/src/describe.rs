@@ -10,7 +10,7 @@ use wasmtime::component::{Component, Linker};
 
 use crate::{
     bindings::{OperatorPre, operetta::operator::log},
-    fault::Fault,
+    fault::{Fault, one_line},
     meter::{Memory, Meter, metered},
     sandbox::Inner,
     stamp::SECTION,
@@ -64,7 +64,7 @@ pub(crate) async fn describe(
     full: &Linker<State>,
     wasi_p2: bool,
 ) -> Result<Manifest, DescribeError> {
-    let link = |error: wasmtime::Error| DescribeError::Link(format!("{error:#}").replace('\n', " "));
+    let link = |error: wasmtime::Error| DescribeError::Link(one_line(&format!("{error:#}")));
     let stubs;
     let linker = if wasi_p2 {
         // Its effects are refused by the state; stubs would shadow WASI, whose types are entangled.
@@ -91,7 +91,7 @@ pub(crate) async fn describe(
         Ok(Err(limit)) => limit.into(),
         Err(_) => Fault::Deadline,
     };
-    let said = store.data().said().join(" | ");
+    let said = one_line(&store.data().said().join(" | "));
     Err(match fault {
         Fault::Trap(trap) => {
             DescribeError::Trap { trap, said: if said.is_empty() { said } else { format!(" (it logged: {said})") } }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use operetta_core::{
+    effect::printable,
     limit::{Exceeded, Limit},
     reconcile::Failure,
 };
@@ -18,6 +19,13 @@ use crate::{
 const FRAMES: usize = 8;
 /// Characters of a function's name.
 const NAME: usize = 120;
+/// Bytes of an error that repeats what stands in a component.
+const ERROR: usize = 2_000;
+
+/// An error about a component as one line of text: names in it are whatever a stranger wrote.
+pub(crate) fn one_line(text: &str) -> String {
+    printable(&text.split_whitespace().collect::<Vec<_>>().join(" "), ERROR)
+}
 
 /// How a guest ended badly.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +68,7 @@ impl From<wasmtime::Error> for Fault {
         if error.is::<PoolConcurrencyLimitError>() {
             return Self::Host("the pool of instances is full".into());
         }
-        let cause = error.root_cause().to_string();
+        let cause = one_line(&error.root_cause().to_string());
         if cause.contains("allocated for hostcalls") {
             let what = "one host call carried far more data than it may".to_owned();
             return Self::Limit(Exceeded { limit: Limit::Message, what });
@@ -110,7 +118,7 @@ fn backtrace(trace: &WasmBacktrace) -> String {
     let text = trace.to_string();
     let names = text.lines().filter_map(|line| line.split_once('!')).map(|(_, name)| tidy(name.trim()));
     let shown: Vec<_> = names.filter(|name| !MACHINERY.iter().any(|machinery| name.starts_with(machinery))).collect();
-    let mut place = shown.iter().take(FRAMES).map(String::as_str).collect::<Vec<_>>().join(" < ");
+    let mut place = one_line(&shown.iter().take(FRAMES).map(String::as_str).collect::<Vec<_>>().join(" < "));
     if shown.len() > FRAMES {
         place.push_str(" < …");
     }
@@ -141,7 +149,14 @@ fn tidy(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::tidy;
+    use super::{ERROR, one_line, tidy};
+
+    #[test]
+    fn an_error_is_one_line_of_text_whatever_it_repeats() {
+        assert_eq!(one_line("bad magic [\n    0x0,\n]"), "bad magic [ 0x0, ]");
+        assert_eq!(one_line("import `\u{1b}[2J\0`"), "import `\\u{1b}[2J\\u{0}`");
+        assert!(one_line(&"x".repeat(100_000)).len() < ERROR + 4);
+    }
 
     #[test]
     fn a_name_loses_its_hashes_and_nothing_else() {

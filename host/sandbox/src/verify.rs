@@ -3,13 +3,16 @@
 //! It reads section headers, and the names of imports and exports. It does not validate: wasmtime does, in a child process. Both are needed, since a valid component of 57 kB
 //! with thousands of components nested in each other takes 360 MB to load.
 
-use std::{fmt::Write as _, ops::Range};
+use std::ops::Range;
 
 use bytes::Bytes;
 use operetta_core::manifest::MAX_MANIFEST;
 use wasmparser::{ComponentTypeRef, Encoding, Parser, Payload};
 
-use crate::stamp::{SECTION, Stamp};
+use crate::{
+    fault::one_line,
+    stamp::{SECTION, Stamp},
+};
 
 /// The version of `operetta:operator` that this host speaks.
 pub const CONTRACT: &str = "0.1.0";
@@ -150,9 +153,7 @@ fn scan(wasm: &[u8]) -> Result<Seen, VerifyError> {
         if error.message().contains("unexpected end") || error.offset() >= wasm.len() {
             return VerifyError::Truncated(wasm.len());
         }
-        let mut text = String::new();
-        let _ = write!(text, "{} at byte {}", error.message(), error.offset());
-        VerifyError::Malformed(text)
+        VerifyError::Malformed(format!("{} at byte {}", one_line(error.message()), error.offset()))
     };
     let mut seen = Seen::default();
     // Where the section before ended, outside of all parts: there a section's header begins.

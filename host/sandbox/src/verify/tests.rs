@@ -37,6 +37,13 @@ fn what_is_no_component_is_named() {
 }
 
 #[test]
+fn what_is_damaged_is_said_in_one_line() {
+    // A component within, of another magic number: the parser shows it in seven lines.
+    let error = outline(b"\0asm\x0d\0\x01\0\x04\x08\x08\x01\x7f\x01\x0d\0\x01\0", CAP).unwrap_err().to_string();
+    assert!(error.contains("bad magic number") && !error.contains('\n'), "{error:?}");
+}
+
+#[test]
 fn a_file_that_is_still_copied_is_cut_short_not_damaged() {
     let whole = wat::parse_str(operator("")).unwrap();
     let mut ends_between_sections = 0;

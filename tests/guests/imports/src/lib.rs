@@ -299,15 +299,22 @@ fn body(argument: &Value) -> String {
 }
 
 fn options(argument: &Value) -> Vec<(String, String)> {
-    let pairs = argument.get("options").and_then(Value::as_array).into_iter().flatten();
-    pairs.filter_map(|pair| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.as_str()?.to_owned()))).collect()
+    argument.get("options").into_iter().flat_map(pairs).collect()
+}
+
+fn pairs(list: &Value) -> impl Iterator<Item = (String, String)> {
+    let pairs = list.as_array().into_iter().flatten();
+    pairs.filter_map(|pair| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.as_str()?.to_owned())))
 }
 
 fn call(argument: &Value) -> grpc::Call {
     grpc::Call {
         channel: text(argument, "channel").unwrap_or_default(),
-        path: "/demo.v1.Demo/Talk".to_owned(),
-        metadata: vec![("x-colour".to_owned(), b"red".to_vec())],
+        path: text(argument, "path").unwrap_or_else(|| "/demo.v1.Demo/Talk".to_owned()),
+        metadata: match argument.get("metadata") {
+            Some(pairs) => self::pairs(pairs).map(|(key, value)| (key, value.into_bytes())).collect(),
+            None => vec![("x-colour".to_owned(), b"red".to_vec())],
+        },
         deadline: Some(5_000),
         options: options(argument),
     }
