@@ -174,6 +174,13 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn metadata_is_as_large_as_a_peer_takes_and_no_larger() {
+        let of = |key: &str, bytes: usize| check_metadata(&[(key.to_owned(), vec![b'x'; bytes])]);
+        assert!(of("xy", 5_000).is_ok() && of("x", METADATA - 1).is_ok());
+        assert!(of("x", METADATA).is_err() && of("x", 2 * METADATA).is_err());
+    }
+
     proptest! {
         #[test]
         fn a_path_that_is_taken_has_one_service_and_one_method(path in "\\PC{0,40}|/[a-zA-Z0-9_./%?#\\\\\r\n\0-]{0,40}") {

@@ -52,6 +52,17 @@ fn each_limit_has_a_name_of_its_own_and_says_where_it_is_set() {
 }
 
 #[tokio::test]
+async fn what_is_just_as_much_as_may_be_is_taken() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits { message: 10, traffic: 20, ..Limits::default() });
+    // The fake answers with the object that it is given.
+    effects.create(&pods(), None, "x".repeat(10)).await.unwrap();
+    assert_eq!(met(&fake), []);
+    assert!(effects.create(&pods(), None, "x".into()).await.is_err());
+    assert_eq!(met(&fake), [Limit::Traffic]);
+}
+
+#[tokio::test]
 async fn host_calls_and_their_bytes_are_limited() {
     let fake = fake(&[]);
     let effects = limited(&fake, Limits { host_calls: 3, message: 10, ..Limits::default() });
