@@ -9,6 +9,7 @@ use operetta_core::name::Namespace;
 use crate::{
     adopt::AdoptArgs,
     build::BuildArgs,
+    can_i::CanIArgs,
     catalog::CatalogArgs,
     completions::{CompletionsArgs, completions},
     deploy::{DeployArgs, UndeployArgs},
@@ -107,6 +108,11 @@ enum Command {
         after_help = "A line for each check: ok, note (it would load, and somebody should know) or FAILED. Ends with code 3 if any failed. Several files are also compared with each other.\n\nExamples:\n  operetta validate petstore.wasm\n  operetta validate ./plugins/*.wasm -o json"
     )]
     Validate(ValidateArgs),
+    /// Say whether a plugin may do something, as its document grants and as the cluster's RBAC lets its account
+    #[command(
+        after_help = "Prints yes or no with both halves, and where it is no, the rule to add, ready to paste; ends with code 6 for no.\n\nExamples:\n  operetta can-i petstore get secrets\n  operetta can-i petstore patch pets/status thor -n default\n  operetta can-i ./plugins/petstore.yaml channel store\n  operetta can-i petstore --list"
+    )]
+    CanI(CanIArgs),
     /// Print what would otherwise be written by hand
     #[command(subcommand)]
     Generate(Generate),
@@ -296,6 +302,7 @@ pub fn main() -> ExitCode {
         Command::Uninstall(args) => block_on(crate::uninstall::uninstall(args)),
         Command::Adopt(args) => block_on(crate::adopt::adopt(args)),
         Command::Build(args) => block_on(crate::build::build(args)),
+        Command::CanI(args) => block_on(crate::can_i::can_i(args)),
         Command::Inspect(args) => block_on(crate::inspect::inspect(args)),
         Command::Pause(args) => block_on(crate::objects::annotate(args, Deed::Pause)),
         Command::Reconcile(args) => block_on(crate::objects::annotate(args, Deed::Reconcile)),

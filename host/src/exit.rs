@@ -18,7 +18,8 @@ Exit codes:
   2  bad usage: an option or argument that is none, a file or folder that is not there
   3  bad plugin: a component, manifest or Plugin document that cannot be used
   4  unreachable: no cluster is configured, or none answers in time
-  5  refused: the cluster answered, and said no";
+  5  refused: the cluster answered, and said no
+  6  no: what `can-i` was asked for, the plugin may not do";
 
 /// How a command ended that failed. The numbers are part of the command line: they never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub enum Exit {
     Unreachable = 4,
     /// The API server, or what it knows, says no.
     Refused = 5,
+    /// The answer is no, which is no failure; kubectl's 1 would say that something went wrong.
+    No = 6,
 }
 
 impl From<Exit> for ExitCode {
@@ -58,6 +61,11 @@ impl Failed {
     /// A plugin cannot be used.
     pub fn plugin(message: impl Into<String>) -> anyhow::Error {
         Self { exit: Exit::Plugin, message: message.into() }.into()
+    }
+
+    /// The answer to a question is no.
+    pub fn no(message: impl Into<String>) -> anyhow::Error {
+        Self { exit: Exit::No, message: message.into() }.into()
     }
 
     /// The cluster, or what it knows, says no.
@@ -89,6 +97,7 @@ fn known(error: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             InstallError::NoCrd(_)
             | InstallError::ReservedGroup(_)
             | InstallError::Webhook(_)
+            | InstallError::Verb(_)
             | InstallError::Name(_) => Exit::Plugin,
             InstallError::Refused { fault, .. }
             | InstallError::Kept { fault, .. }
@@ -188,9 +197,9 @@ mod tests {
     #[test]
     fn the_table_names_each_code_in_the_help_and_in_the_readme() {
         use clap::CommandFactory as _;
-        let codes = [Exit::Other, Exit::Usage, Exit::Plugin, Exit::Unreachable, Exit::Refused];
+        let codes = [Exit::Other, Exit::Usage, Exit::Plugin, Exit::Unreachable, Exit::Refused, Exit::No];
         let readme = include_str!("../../README.md");
-        for (code, name) in codes.iter().zip(["", "usage", "plugin", "unreachable", "refused"]) {
+        for (code, name) in codes.iter().zip(["", "usage", "plugin", "unreachable", "refused", "no: "]) {
             let code = *code as u8;
             assert!(
                 TABLE.lines().any(|line| line.starts_with(&format!("  {code}  ")) && line.contains(name)),

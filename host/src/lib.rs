@@ -2,6 +2,7 @@
 
 mod adopt;
 mod build;
+mod can_i;
 pub mod cargo;
 pub mod catalog;
 pub mod channels;

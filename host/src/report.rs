@@ -11,6 +11,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use operetta_api::PluginStatus;
 use operetta_core::{
+    grant::Denial,
     name::PluginName,
     port::{ApiError, Severity},
 };
@@ -41,8 +42,7 @@ pub(crate) struct Seen {
     trapping: Option<String>,
     parked: Option<String>,
     looping: Option<String>,
-    /// Where the missing piece belongs, and it.
-    denied: Vec<(String, &'static str, String)>,
+    denied: Vec<Denial>,
 }
 
 /// Tells of one plugin.
@@ -135,7 +135,7 @@ impl Reporter {
             trapping: self.vitals.trapping(),
             parked: self.vitals.why_parked(),
             looping: self.vitals.looping(),
-            denied: self.vitals.denials().into_iter().map(|denial| (denial.what, denial.place, denial.yaml)).collect(),
+            denied: self.vitals.denials(),
         }
     }
 

@@ -509,7 +509,7 @@ impl PluginSpec {
         Ok(ServiceAccount { namespace, name })
     }
 
-    /// What it may do and with how much.
+    /// What it may do and with how much; its bounds are not said here.
     pub fn policy(&self) -> Policy {
         let grants = Grants {
             rules: self.grants.rules.clone().into(),
@@ -518,7 +518,7 @@ impl PluginSpec {
             events: self.grants.events,
             host_namespace: None,
         };
-        Policy { grants, limits: self.limits.limits(), settings: self.settings.clone() }
+        Policy { grants, limits: self.limits.limits(), settings: self.settings.clone(), ..Policy::default() }
     }
 
     /// Where it works.

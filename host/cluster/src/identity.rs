@@ -159,30 +159,37 @@ impl Identity for Impersonation {
 }
 
 /// Whether the account is there and says that the plugin may act as it.
-async fn check(host: &Client, Actor { plugin, account }: &Actor) -> Result<(), ApiError> {
-    let what = format!("cannot look up service account {account}");
-    let invalid = |e: operetta_core::name::NameError| ApiError::Invalid(e.to_string());
+async fn check(host: &Client, actor: &Actor) -> Result<(), ApiError> {
+    let what = format!("cannot look up service account {}", actor.account);
+    match objection(host, actor).await {
+        Ok(None) => Ok(()),
+        Ok(Some(why)) => Err(ApiError::Forbidden(why)),
+        // Nothing is said about the account: the host's own credentials have expired.
+        Err(Fault::Answer { code: 401, message, .. }) => Err(ApiError::Unavailable(format!("{what}: {message}"))),
+        Err(fault) => Err(fault.into_api_error(&what)),
+    }
+}
+
+/// Why a plugin may not act as its account, and what to do, where the account is not there or does not name it.
+///
+/// # Errors
+/// The account cannot be looked up.
+pub async fn objection(client: &Client, Actor { plugin, account }: &Actor) -> Result<Option<String>, Fault> {
+    let invalid = |e: operetta_core::name::NameError| Fault::Garbled(e.to_string());
     let accounts = Resource::parse("", "v1", "serviceaccounts").map_err(invalid)?;
     let name = ObjectName::parse(account.name.as_str()).map_err(invalid)?;
-    let request = Url::of(&accounts, Some(&account.namespace)).object(&name).get();
-    match send_json(host, request.map_err(|e| e.into_api_error(&what))?).await {
+    match send_json(client, Url::of(&accounts, Some(&account.namespace)).object(&name).get()?).await {
         Ok(found) => {
             let said = named(&found);
-            if said.contains(&plugin.as_str()) {
-                Ok(())
-            } else {
-                Err(ApiError::Forbidden(unnamed(plugin, account, &said)))
-            }
+            Ok((!said.contains(&plugin.as_str())).then(|| unnamed(plugin, account, &said)))
         }
-        Err(fault) if fault.is_not_found() => Err(ApiError::Forbidden(format!(
+        Err(fault) if fault.is_not_found() => Ok(Some(format!(
             "service account {account} does not exist; run `operetta install` for the plugin, or `kubectl create serviceaccount {} --namespace {}` and `{}`",
             account.name,
             account.namespace,
             annotate(plugin, account, &[])
         ))),
-        // Nothing is said about the account: the host's own credentials have expired.
-        Err(Fault::Answer { code: 401, message, .. }) => Err(ApiError::Unavailable(format!("{what}: {message}"))),
-        Err(fault) => Err(fault.into_api_error(&what)),
+        Err(fault) => Err(fault),
     }
 }
 

@@ -141,6 +141,12 @@ pub enum InstallError {
         /// Those that would be there.
         versions: String,
     },
+    /// A verb that no plugin has a use for.
+    #[error(
+        "the rules have the verb {0:?}, which no plugin has a use for: it may get, list, watch, create, update, patch and delete; take it out of spec.grants.rules. \
+         What a plugin hands on by RBAC is at most what it has itself"
+    )]
+    Verb(String),
     /// The person may not.
     #[error(
         "you may not do all that it takes, and nothing was changed: {}; ask whoever administers the cluster for these rights, or to type this command",

@@ -293,8 +293,8 @@ impl Kubernetes for PluginKubernetes {
     ) -> Result<Written, ApiError> {
         match patch {
             Patch::Apply(body) => self.apply(caller, resource, key, subresource, &body).await,
-            Patch::Merge(body) => self.merge(caller, resource, key, subresource, body).await,
-            Patch::Json(body) => self.json_patch(caller, resource, key, subresource, body).await,
+            Patch::Merge(body) => self.merge(caller, resource, key, subresource, &body).await,
+            Patch::Json(body) => self.json_patch(caller, resource, key, subresource, &body).await,
         }
     }
 

@@ -16,6 +16,7 @@
 //! | [`kinds`], [`annotate`], [`adopt`] | what a person does to objects, with their own rights |
 //! | [`vault`] | Secrets and ConfigMaps of the host's own namespace |
 //! | [`plugins`] | the Plugins of the cluster, with the host's own account |
+//! | [`review`] | what an account may do, asked by a person |
 //! | [`install`] | CRDs, accounts and RBAC, with a person's own rights |
 
 #![cfg_attr(
@@ -48,6 +49,7 @@ mod overlay;
 pub mod ownership;
 pub mod plugins;
 pub mod request;
+pub mod review;
 pub mod selector;
 #[cfg(test)]
 mod testing;

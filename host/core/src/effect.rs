@@ -19,10 +19,11 @@ use std::{
 use arc_swap::ArcSwap;
 
 use crate::{
+    bounds::{Bounds, Change, Outside},
     grant::{Access, Denial, Grants, Verb},
     limit::{Exceeded, Limit, Limits},
     looping::Step,
-    name::{Namespace, ObjectName, Subresource},
+    name::{FieldSelector, Namespace, ObjectName, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Kubernetes, Level, ListOptions, Log, Page, Patch, Written,
         database::Databases,
@@ -60,6 +61,8 @@ pub struct Ports {
 pub struct Policy {
     /// What it may do.
     pub grants: Grants,
+    /// What it may not do, whatever it is granted.
+    pub bounds: Bounds,
     /// How much.
     pub limits: Limits,
     /// Text by name.
@@ -129,7 +132,7 @@ impl Effects {
     pub async fn get(&self, resource: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError> {
         let effect = async {
             self.call(0)?;
-            self.allow(Verb::Get, resource, None, key.namespace.as_ref(), Some(&key.name))?;
+            self.allow(&of(Verb::Get, resource, None, key))?;
             self.answer(self.ports.kubernetes.get(&self.caller, resource, key, live).await)
         };
         self.metered(Call::Get, effect).await
@@ -139,7 +142,9 @@ impl Effects {
     pub async fn list(&self, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError> {
         let effect = async {
             self.call(0)?;
-            self.allow(Verb::List, resource, None, options.namespace.as_ref(), None)?;
+            let name = options.field_selector.as_ref().and_then(FieldSelector::object);
+            let namespace = options.namespace.as_ref();
+            self.allow(&Access { verb: Verb::List, resource, subresource: None, namespace, name: name.as_ref() })?;
             let most = self.tally.limits.message;
             let mut options = options.clone();
             for _ in 0..SMALLER_PAGES {
@@ -176,7 +181,9 @@ impl Effects {
     ) -> Result<Arc<str>, ApiError> {
         let effect = async {
             self.call(object.len())?;
-            self.allow(Verb::Create, resource, None, namespace, None)?;
+            let access = Access { verb: Verb::Create, resource, subresource: None, namespace, name: None };
+            self.allow(&access)?;
+            self.keep_bounds(&access, Change::Object(&object), None).await?;
             // Where the API server chooses the name, each is an object of its own.
             let key = name_of(&object).map(|name| ObjectKey { namespace: namespace.cloned(), name });
             let write = self.ports.kubernetes.create(&self.caller, resource, namespace, object);
@@ -194,21 +201,17 @@ impl Effects {
         patch: Patch,
     ) -> Result<Arc<str>, ApiError> {
         let effect = async {
-            let (Patch::Apply(body) | Patch::Merge(body) | Patch::Json(body)) = &patch;
-            self.call(body.len())?;
-            self.allow(Verb::Patch, resource, subresource, key.namespace.as_ref(), Some(&key.name))?;
-            if matches!(patch, Patch::Apply(_)) && subresource.is_none() {
-                // Server-side apply makes the object where there is none, which RBAC lets pass with `create`; a plugin that may not create is held to objects that exist.
-                let create = self.allow_quietly(Verb::Create, resource, None, key.namespace.as_ref(), None);
-                if let Err(denial) = create
-                    && matches!(
-                        self.ports.kubernetes.get(&self.caller, resource, key, true).await,
-                        Err(ApiError::NotFound(_) | ApiError::Forbidden(_))
-                    )
-                {
-                    return Err(self.deny(&denial));
-                }
-            }
+            let change = match &patch {
+                Patch::Apply(body) | Patch::Merge(body) => Change::Object(body),
+                Patch::Json(body) => Change::Steps(body),
+            };
+            self.call(change.text().len())?;
+            let access = of(Verb::Patch, resource, subresource, key);
+            self.allow(&access)?;
+            // Server-side apply makes the object where there is none, which RBAC lets pass with `create`.
+            let creates = matches!(patch, Patch::Apply(_)) && subresource.is_none();
+            let there = if creates { self.check_creation(resource, key).await? } else { None };
+            self.keep_bounds(&access, change, there).await?;
             let write = self.ports.kubernetes.patch(&self.caller, resource, key, subresource, patch);
             self.write(resource, Some(key), write).await
         };
@@ -225,7 +228,11 @@ impl Effects {
     ) -> Result<Arc<str>, ApiError> {
         let effect = async {
             self.call(object.len())?;
-            self.allow(Verb::Update, resource, subresource, key.namespace.as_ref(), Some(&key.name))?;
+            let access = of(Verb::Update, resource, subresource, key);
+            self.allow(&access)?;
+            // Of some kinds the API server makes an object where there is none to replace.
+            let there = if subresource.is_none() { self.check_creation(resource, key).await? } else { None };
+            self.keep_bounds(&access, Change::Object(&object), there).await?;
             let write = self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object);
             self.write(resource, Some(key), write).await
         };
@@ -236,7 +243,7 @@ impl Effects {
     pub async fn delete(&self, resource: &Resource, key: &ObjectKey, options: &DeleteOptions) -> Result<(), ApiError> {
         let effect = async {
             self.call(0)?;
-            self.allow(Verb::Delete, resource, None, key.namespace.as_ref(), Some(&key.name))?;
+            self.allow(&of(Verb::Delete, resource, None, key))?;
             self.tally.write(resource, key).map_err(|rate| self.slow_down(rate))?;
             self.ports.kubernetes.delete(&self.caller, resource, key, options).await
         };
@@ -249,7 +256,7 @@ impl Effects {
             self.call(event.message.len())?;
             self.policy.load().grants.check_events().map_err(|denial| self.deny(&denial))?;
             // Regarding an object that it could not read, an event would be a way to write about strangers' objects.
-            self.allow(Verb::Get, &event.resource, None, event.key.namespace.as_ref(), Some(&event.key.name))?;
+            self.allow(&of(Verb::Get, &event.resource, None, &event.key))?;
             self.tally.event().map_err(|rate| self.slow_down(rate))?;
             self.ports.kubernetes.publish(&self.caller, event).await
         };
@@ -301,26 +308,65 @@ impl Effects {
         self.ports.log.write(level, &target, &message, &fields);
     }
 
-    fn allow(
-        &self,
-        verb: Verb,
-        resource: &Resource,
-        subresource: Option<&Subresource>,
-        namespace: Option<&Namespace>,
-        name: Option<&ObjectName>,
-    ) -> Result<(), ApiError> {
-        self.allow_quietly(verb, resource, subresource, namespace, name).map_err(|denial| self.deny(&denial))
+    fn allow(&self, access: &Access<'_>) -> Result<(), ApiError> {
+        self.may(access).map_err(|denial| self.deny(&denial))
     }
 
-    fn allow_quietly(
+    /// The same, and nobody is told.
+    fn may(&self, access: &Access<'_>) -> Result<(), Denial> {
+        let policy = self.policy.load();
+        policy.bounds.check(access)?;
+        policy.grants.check(access)
+    }
+
+    /// Holds a plugin that may not create to objects that exist; the answer is the object, where it was looked at.
+    async fn check_creation(&self, resource: &Resource, key: &ObjectKey) -> Result<Option<Arc<str>>, ApiError> {
+        let Err(denial) = self.may(&of(Verb::Create, resource, None, key)) else { return Ok(None) };
+        match self.ports.kubernetes.get(&self.caller, resource, key, true).await {
+            Ok(object) => Ok(Some(object)),
+            Err(ApiError::NotFound(_) | ApiError::Forbidden(_)) => Err(self.deny(&denial)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Checks what a write says against what no grant allows. Almost all say nothing of it, and cost a glance.
+    async fn keep_bounds(
         &self,
-        verb: Verb,
-        resource: &Resource,
-        subresource: Option<&Subresource>,
-        namespace: Option<&Namespace>,
-        name: Option<&ObjectName>,
-    ) -> Result<(), Denial> {
-        self.policy.load().grants.check(&Access { verb, resource, subresource, namespace, name })
+        access: &Access<'_>,
+        change: Change<'_>,
+        there: Option<Arc<str>>,
+    ) -> Result<(), ApiError> {
+        let claims = self.policy.load().bounds.claims(access, change);
+        let mut claims = claims.map_err(|outside| match outside {
+            Outside::Denied(denial) => self.deny(&denial),
+            Outside::Unclear(why) => {
+                ApiError::Invalid(format!("{}: the text is not understood: {why}", access.words()))
+            }
+        })?;
+        let is_new = access.verb == Verb::Create;
+        if is_new
+            || claims.has_owners() && self.may(&Access { verb: Verb::Delete, subresource: None, ..*access }).is_ok()
+        {
+            claims.allow_owners();
+        }
+        if claims.is_empty() {
+            return Ok(());
+        }
+        if let Some(name) = access.name {
+            let key = ObjectKey { namespace: access.namespace.cloned(), name: name.clone() };
+            let there = match there {
+                Some(there) => Ok(there),
+                None => self.ports.kubernetes.get(&self.caller, access.resource, &key, false).await,
+            };
+            match there {
+                Ok(there) => claims.allow_what_is_there(&there),
+                Err(ApiError::NotFound(_)) => claims.allow_owners(),
+                // Nobody can say what it carries.
+                Err(ApiError::Forbidden(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        claims.check(access).map_err(|denial| self.deny(&denial))
     }
 
     fn deny(&self, denial: &Denial) -> ApiError {
@@ -405,6 +451,11 @@ fn name_of(object: &str) -> Option<ObjectName> {
     }
     let object: Object = serde_json::from_str(object).ok()?;
     ObjectName::parse(&object.metadata.name).ok()
+}
+
+/// To one object.
+fn of<'a>(verb: Verb, resource: &'a Resource, subresource: Option<&'a Subresource>, key: &'a ObjectKey) -> Access<'a> {
+    Access { verb, resource, subresource, namespace: key.namespace.as_ref(), name: Some(&key.name) }
 }
 
 /// The text without control characters (escaped as Rust does) and without those that change the direction of writing, at most `room` bytes.

@@ -1,6 +1,7 @@
 //! What the administrator lets a plugin do, and the check that every effect passes.
 //!
-//! Rules have RBAC's own shape and meaning: a request is allowed when one rule allows all of it. A [`Denial`] names the rule that is missing, as YAML ready to paste.
+//! Rules have RBAC's own shape and meaning: a request is allowed when one rule allows all of it. A [`Denial`] names the rule that is missing, as YAML ready to paste. What no
+//! rule allows is the affair of [`crate::bounds`].
 
 mod rules;
 
@@ -44,12 +45,12 @@ pub struct Rule {
     pub api_groups: Vec<String>,
     /// Resources, `RESOURCE/SUBRESOURCE` for a subresource, `"*"` all of both, `"*/status"` that subresource of all.
     pub resources: Vec<String>,
-    /// Verbs: get, list, watch, create, update, patch, delete, `"*"` all.
+    /// Verbs: get, list, watch, create, update, patch, delete, `"*"` all of these.
     pub verbs: Vec<String>,
-    /// Names that the rule is limited to; empty means all. Never allows `create`, or a `list` or `watch` of more than one object.
+    /// Names that the rule is limited to; empty means all. Allows no `create` but by an apply, and no `list` or `watch` but with the field selector `metadata.name=NAME`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resource_names: Vec<String>,
-    /// Namespaces that the rule is limited to; empty means all, and cluster-scoped objects.
+    /// Namespaces that the rule is limited to; empty means all, and cluster-scoped objects. The object of a namespace itself lies in that namespace, as RBAC has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<Namespace>,
 }
@@ -74,9 +75,14 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// All there are.
+    /// All of them: what `"*"` means.
     pub const ALL: [Self; 7] =
         [Self::Get, Self::List, Self::Watch, Self::Create, Self::Update, Self::Patch, Self::Delete];
+
+    /// Whether nothing changes by it.
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Get | Self::List | Self::Watch)
+    }
 
     /// As RBAC writes it.
     pub fn as_str(self) -> &'static str {
@@ -109,11 +115,53 @@ pub struct Access<'a> {
     pub subresource: Option<&'a Subresource>,
     /// Where; none is all namespaces or a cluster-scoped object.
     pub namespace: Option<&'a Namespace>,
-    /// To which object; none for `create`, and for `list` and `watch` of more than one.
+    /// To which object; none where the request names none: for `create`, and for `list` and `watch` without a field selector that names it.
     pub name: Option<&'a ObjectName>,
 }
 
 impl Access<'_> {
+    /// `patch deployments/status of group apps in namespace default`.
+    pub fn words(&self) -> String {
+        let mut words = format!("{} {}", self.verb, self.target());
+        if !self.resource.group().is_empty() {
+            words = format!("{words} of group {}", self.resource.group());
+        }
+        if let Some(namespace) = self.namespace {
+            words = format!("{words} in namespace {namespace}");
+        } else if matches!(self.verb, Verb::List | Verb::Watch) {
+            words.push_str(" in all namespaces");
+        }
+        words
+    }
+
+    /// The rule that allows it, as an item of a YAML list.
+    pub fn rule(&self) -> String {
+        let mut yaml = format!(
+            "- apiGroups: [{:?}]\n  resources: [{:?}]\n  verbs: [{:?}]",
+            self.resource.group(),
+            self.target(),
+            self.verb.as_str()
+        );
+        if let Some(namespace) = self.namespace {
+            yaml = format!("{yaml}\n  namespaces: [{:?}]", namespace.as_str());
+        }
+        yaml
+    }
+
+    /// The denial of what lacks this rule.
+    pub fn missing(&self, what: impl Into<String>) -> Denial {
+        Denial::of(Place::Rules, what, self.rule())
+    }
+
+    /// Where RBAC sees the request. The API server takes the name of a namespace in its path for the place, too; a `create` names it in the body only.
+    pub fn place(&self) -> Option<&str> {
+        let is_namespace = self.resource.group().is_empty() && self.resource.resource() == "namespaces";
+        match self.namespace {
+            None if is_namespace && self.verb != Verb::Create => self.name.map(ObjectName::as_str),
+            namespace => namespace.map(Namespace::as_str),
+        }
+    }
+
     /// `RESOURCE` or `RESOURCE/SUBRESOURCE`, as rules write it.
     fn target(&self) -> String {
         match self.subresource {
@@ -125,14 +173,79 @@ impl Access<'_> {
 
 /// What was not granted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} is not granted; to allow it, add to {place} of the Plugin document:\n{yaml}")]
+#[error("{what} {remedy}")]
 pub struct Denial {
     /// The request in words, such as `create pods in namespace default`.
     pub what: String,
-    /// Where the missing piece belongs.
-    pub place: &'static str,
-    /// The missing piece.
-    pub yaml: String,
+    /// What would allow it.
+    pub remedy: Remedy,
+}
+
+/// What would allow what was denied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remedy {
+    /// A piece of the Plugin document.
+    Grant {
+        /// Where it belongs.
+        place: Place,
+        /// The piece.
+        yaml: String,
+    },
+    /// Nothing that a Plugin document grants; why, and what to do.
+    None(String),
+}
+
+/// A part of the Plugin document that grants something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Kubernetes requests.
+    Rules,
+    /// gRPC channels.
+    Channels,
+    /// Databases.
+    Databases,
+    /// Events.
+    Events,
+}
+
+impl Place {
+    /// The field that the piece belongs below.
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::Rules => "spec.grants.rules",
+            Self::Channels => "spec.grants.channels",
+            Self::Databases => "spec.grants.databases",
+            Self::Events => "spec.grants",
+        }
+    }
+}
+
+impl Denial {
+    fn of(place: Place, what: impl Into<String>, yaml: impl Into<String>) -> Self {
+        Self { what: what.into(), remedy: Remedy::Grant { place, yaml: yaml.into() } }
+    }
+
+    /// What kind of grant it lacks: `rules`, `channels`, `databases`, `events`, or `none` where there is none for it.
+    pub fn grant(&self) -> &'static str {
+        match &self.remedy {
+            Remedy::Grant { place: Place::Rules, .. } => "rules",
+            Remedy::Grant { place: Place::Channels, .. } => "channels",
+            Remedy::Grant { place: Place::Databases, .. } => "databases",
+            Remedy::Grant { place: Place::Events, .. } => "events",
+            Remedy::None(_) => "none",
+        }
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Grant { place, yaml } => {
+                write!(f, "is not granted; to allow it, add to {} of the Plugin document:\n{yaml}", place.field())
+            }
+            Self::None(why) => write!(f, "is refused, whatever is granted: {why}"),
+        }
+    }
 }
 
 impl Grants {
@@ -142,34 +255,15 @@ impl Grants {
         if self.rules.allowing(access).any(|rule| !beside_the_host || !rule.namespaces.is_empty()) {
             return Ok(());
         }
-        let mut yaml = format!(
-            "- apiGroups: [{:?}]\n  resources: [{:?}]\n  verbs: [{:?}]",
-            access.resource.group(),
-            access.target(),
-            access.verb.as_str()
-        );
-        let mut what = format!("{} {}", access.verb, access.target());
-        if !access.resource.group().is_empty() {
-            what = format!("{what} of group {}", access.resource.group());
-        }
-        if let Some(namespace) = access.namespace {
-            yaml = format!("{yaml}\n  namespaces: [{:?}]", namespace.as_str());
-            what = format!("{what} in namespace {namespace}");
-        } else if matches!(access.verb, Verb::List | Verb::Watch) {
-            what.push_str(" in all namespaces");
-        }
-        Err(Denial { what, place: "spec.grants.rules", yaml })
+        Err(access.missing(access.words()))
     }
 
     /// Whether the channel may be called.
     pub fn check_channel(&self, channel: &str) -> Result<ChannelName, Denial> {
         self.channels.iter().find(|granted| granted.as_str() == channel).cloned().ok_or_else(|| {
             let channel = shown(channel);
-            Denial {
-                what: format!("gRPC channel {channel:?}"),
-                place: "spec.grants.channels",
-                yaml: format!("- name: {channel:?}\n  endpoint: http://HOST:PORT"),
-            }
+            let yaml = format!("- name: {channel:?}\n  endpoint: http://HOST:PORT");
+            Denial::of(Place::Channels, format!("gRPC channel {channel:?}"), yaml)
         })
     }
 
@@ -177,11 +271,8 @@ impl Grants {
     pub fn check_database(&self, database: &str) -> Result<DatabaseName, Denial> {
         self.databases.iter().find(|granted| granted.as_str() == database).cloned().ok_or_else(|| {
             let database = shown(database);
-            Denial {
-                what: format!("database {database:?}"),
-                place: "spec.grants.databases",
-                yaml: format!("- name: {database:?}\n  env: PSQL"),
-            }
+            let yaml = format!("- name: {database:?}\n  env: PSQL");
+            Denial::of(Place::Databases, format!("database {database:?}"), yaml)
         })
     }
 
@@ -190,7 +281,7 @@ impl Grants {
         if self.events {
             return Ok(());
         }
-        Err(Denial { what: "publishing events".into(), place: "spec.grants", yaml: "events: true".into() })
+        Err(Denial::of(Place::Events, "publishing events", "events: true"))
     }
 }
 
@@ -205,7 +296,8 @@ impl Rule {
         self.allows_target(access)
             && any(&self.verbs, access.verb.as_str())
             && any(&self.api_groups, access.resource.group())
-            && (self.namespaces.is_empty() || access.namespace.is_some_and(|n| self.namespaces.contains(n)))
+            && (self.namespaces.is_empty()
+                || access.place().is_some_and(|place| self.namespaces.iter().any(|n| n.as_str() == place)))
             && (self.resource_names.is_empty()
                 || access.name.is_some_and(|n| self.resource_names.iter().any(|x| x == n.as_str())))
     }
@@ -324,7 +416,7 @@ mod tests {
         assert!(check(everything(), Some("a")).is_ok());
         assert!(check(everything(), None).is_ok());
         let denial = check(everything(), Some("operetta-system")).unwrap_err();
-        assert!(denial.yaml.contains("namespaces: [\"operetta-system\"]"), "{denial}");
+        assert!(denial.to_string().contains("namespaces: [\"operetta-system\"]"), "{denial}");
         assert!(check(Rule { namespaces: vec![host.clone()], ..everything() }, Some("operetta-system")).is_ok());
     }
 
@@ -343,7 +435,8 @@ mod tests {
             denial.to_string().starts_with("patch deployments/status of group apps in namespace a is not granted"),
             "{denial}"
         );
-        let rules: Vec<Rule> = serde_saphyr::from_str(&denial.yaml).unwrap();
+        let Remedy::Grant { place: Place::Rules, yaml } = denial.remedy else { panic!("{denial}") };
+        let rules: Vec<Rule> = serde_saphyr::from_str(&yaml).unwrap();
         assert!(check(rules, Verb::Patch, "deployments/status", Some("a"), Some("x")).is_ok());
     }
 }

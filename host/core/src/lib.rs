@@ -9,6 +9,7 @@
 //! | [`name`], [`resource`] | names, parsed once at the border |
 //! | [`manifest`] | what a plugin says of itself |
 //! | [`grant`] | what the administrator lets it do |
+//! | [`bounds`] | what no grant allows |
 //! | [`limit`] | how much of it |
 //! | [`port`] | the traits that the world outside implements |
 //! | [`effect`] | the one way out: checks the grant, then calls the port |
@@ -20,6 +21,7 @@
 
 pub mod annotation;
 pub mod backoff;
+pub mod bounds;
 pub mod cache;
 pub mod effect;
 pub mod grant;

@@ -233,6 +233,17 @@ name!(
     KEY
 );
 
+impl FieldSelector {
+    /// The one object that it leaves, where it names one, as the API server's authorization sees it: by `metadata.name=NAME`.
+    pub fn object(&self) -> Option<ObjectName> {
+        // A backslash would escape what follows.
+        let text = self.as_str();
+        let name =
+            text.split(',').find_map(|term| term.strip_prefix("metadata.name=")).filter(|_| !text.contains('\\'))?;
+        ObjectName::parse(name.strip_prefix('=').unwrap_or(name)).ok()
+    }
+}
+
 /// A service account, whose rights a plugin acts with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -441,6 +452,26 @@ mod tests {
             if let Err(error) = ObjectName::parse(&text) {
                 prop_assert!(!error.to_string().contains(['\r', '\n', '\0', '\u{202e}']), "{:?}", error.to_string());
             }
+        }
+    }
+
+    #[test]
+    fn a_field_selector_names_an_object_or_none() {
+        let named = |text: &str| FieldSelector::parse(text).unwrap().object().map(|name| name.to_string());
+        for text in
+            ["metadata.name=a", "metadata.name==a", "spec.x=y,metadata.name=a", "metadata.name=a,metadata.name=b"]
+        {
+            assert_eq!(named(text).as_deref(), Some("a"), "{text}");
+        }
+        for text in [
+            "metadata.name!=a",
+            "metadata.namespace=a",
+            "xmetadata.name=a",
+            "metadata.name=",
+            r"a\,metadata.name=a",
+            "metadata.name=a/b",
+        ] {
+            assert_eq!(named(text), None, "{text}");
         }
     }
 

@@ -35,6 +35,7 @@ pub(super) struct Kinds(BTreeMap<(String, String), String>);
 /// Of Kubernetes' own kinds those that do not just begin with one capital.
 const CAMEL: &[&str] = &[
     "ConfigMaps",
+    "ControllerRevisions",
     "StatefulSets",
     "DaemonSets",
     "ReplicaSets",
@@ -181,9 +182,12 @@ const WORKLOADS: &[(&str, &str)] = &[
     ("apps", "replicasets"),
     ("batch", "jobs"),
     ("batch", "cronjobs"),
+    // The pods of StatefulSets and DaemonSets are made from these.
+    ("apps", "controllerrevisions"),
 ];
 const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "update", "patch"];
+const WRITE_OR_DELETE: &[&str] = &["create", "update", "patch", "delete"];
 
 /// A right from which more follows than it says.
 struct Danger {
@@ -236,7 +240,7 @@ const DANGERS: &[Danger] = &[
             ("rbac.authorization.k8s.io", "clusterrolebindings"),
         ],
         verbs: &["create", "update", "patch", "bind", "escalate"],
-        follows: "may hand on its rights, and with bind or escalate take any others",
+        follows: "may hand on its rights, and with bind or escalate (which `operetta install` refuses) take any others",
     },
     Danger {
         targets: &[
@@ -254,27 +258,67 @@ const DANGERS: &[Danger] = &[
             ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
             ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
             ("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
+            ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
+            ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+            ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
             ("apiregistration.k8s.io", "apiservices"),
             ("apiextensions.k8s.io", "customresourcedefinitions"),
         ],
-        verbs: WRITE,
-        follows: "may see, change or stop the requests of everyone in the cluster",
+        verbs: WRITE_OR_DELETE,
+        follows: "may see, change or stop the requests of everyone in the cluster, and lift what guards it",
     },
     Danger {
         targets: &[("", "persistentvolumes")],
         verbs: &["create"],
         follows: "may mount any folder of a node, and so take the node",
     },
-    Danger { targets: &[("", "nodes"), ("", "nodes/status")], verbs: WRITE, follows: "decides where all pods run" },
+    Danger {
+        targets: &[("storage.k8s.io", "storageclasses"), ("storage.k8s.io", "csidrivers")],
+        verbs: WRITE,
+        follows: "may have the drivers of volumes use Secrets of any namespace, and tokens of any pod's service account",
+    },
+    Danger {
+        targets: &[("", "nodes"), ("", "nodes/status"), ("", "pods/binding"), ("", "bindings")],
+        verbs: WRITE_OR_DELETE,
+        follows: "decides where pods run",
+    },
+    Danger {
+        targets: &[("", "endpoints"), ("discovery.k8s.io", "endpointslices")],
+        verbs: WRITE,
+        follows: "may turn the traffic of every service there to itself",
+    },
+    Danger {
+        targets: &[("networking.k8s.io", "networkpolicies")],
+        verbs: WRITE_OR_DELETE,
+        follows: "decides which pods there may be reached, and by whom",
+    },
+    Danger {
+        targets: &[("", "serviceaccounts")],
+        verbs: WRITE,
+        follows: "may tie rights outside of the cluster to them, where a cloud takes these from annotations",
+    },
     Danger {
         targets: &[("", "namespaces")],
         verbs: &["update", "patch", "delete"],
         follows: "may lift their pod security, or delete all that is in them",
     },
     Danger {
-        targets: &[("certificates.k8s.io", "certificatesigningrequests/approval")],
+        targets: &[
+            ("certificates.k8s.io", "certificatesigningrequests/approval"),
+            ("certificates.k8s.io", "certificatesigningrequests/status"),
+        ],
         verbs: &["update", "patch"],
         follows: "may make itself certificates of any user",
+    },
+    Danger {
+        targets: &[("operetta.dev", "plugins")],
+        verbs: WRITE_OR_DELETE,
+        follows: "would decide what plugins may do, which the host refuses whatever is granted",
+    },
+    Danger {
+        targets: &[("operetta.dev", "plugins")],
+        verbs: READ,
+        follows: "learns which other plugins there are, and what each may do",
     },
 ];
 
@@ -310,15 +354,19 @@ pub(super) fn warnings(rules: &[Rule], kinds: &Kinds) -> Vec<String> {
                 }
                 let place = places.entry(Place::of(rule)).or_default();
                 let parts = place.entry((kinds.name(group, plural), verbs)).or_default();
-                if !part.is_empty() && !parts.contains(&part) {
+                if !parts.contains(&part) {
                     parts.push(part);
                 }
             }
         }
         for (place, said) in places {
-            let said = said.into_iter().map(|((kind, verbs), parts)| match parts.as_slice() {
-                [] => format!("{} {kind}", list(&verbs)),
-                parts => format!("{} {} of {kind}", list(&verbs), list(parts)),
+            let said = said.into_iter().map(|((kind, verbs), parts)| {
+                let named: Vec<_> = parts.iter().filter(|part| !part.is_empty()).collect();
+                match (parts.contains(&""), named.as_slice()) {
+                    (_, []) => format!("{} {kind}", list(&verbs)),
+                    (false, parts) => format!("{} {} of {kind}", list(&verbs), list(parts)),
+                    (true, parts) => format!("{} {kind} and their {}", list(&verbs), list(parts)),
+                }
             });
             let said: Vec<_> = said.collect();
             warnings.push(format!("may {} {}: {}", said.join("; "), place.words(), danger.follows));
@@ -419,6 +467,35 @@ mod tests {
                 ! may read Secrets in any namespace: learns every password, key and token that is kept there
                 ! may get proxy of Nodes; get exec, attach, portforward and proxy of Pods; get proxy of Services in any namespace: reaches into running containers, and so into all that they hold
                 reads objects of every core kind in any namespace"]],
+        );
+    }
+
+    #[test]
+    fn what_leads_further_than_it_says_is_said() {
+        check(
+            r#"
+- {apiGroups: [apps], resources: [controllerrevisions], verbs: [patch], namespaces: [a]}
+- {apiGroups: [admissionregistration.k8s.io], resources: [validatingadmissionpolicybindings], verbs: [delete]}
+- {apiGroups: [storage.k8s.io], resources: [storageclasses], verbs: [create]}
+- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [update], namespaces: [a]}
+- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [delete], namespaces: [a]}
+- {apiGroups: [""], resources: [serviceaccounts], verbs: [patch], namespaces: [a]}
+- {apiGroups: [operetta.dev], resources: ["*"], verbs: ["*"]}
+"#,
+            expect![[r"
+                ! may patch ControllerRevisions in namespace a: decides which images and commands run there, and may therefore use every service account, Secret, ConfigMap and volume of those namespaces
+                ! may delete ValidatingAdmissionPolicyBindings in any namespace: may see, change or stop the requests of everyone in the cluster, and lift what guards it
+                ! may create StorageClasses in any namespace: may have the drivers of volumes use Secrets of any namespace, and tokens of any pod's service account
+                ! may update EndpointSlices in namespace a: may turn the traffic of every service there to itself
+                ! may delete NetworkPolicies in namespace a: decides which pods there may be reached, and by whom
+                ! may patch ServiceAccounts in namespace a: may tie rights outside of the cluster to them, where a cloud takes these from annotations
+                ! may create, update, patch and delete plugins.operetta.dev in any namespace: would decide what plugins may do, which the host refuses whatever is granted
+                ! may read plugins.operetta.dev in any namespace: learns which other plugins there are, and what each may do
+                creates StorageClasses in any namespace
+                deletes ValidatingAdmissionPolicyBindings in any namespace
+                does anything with objects of every kind of operetta.dev in any namespace
+                changes ServiceAccounts, ControllerRevisions and EndpointSlices in namespace a
+                deletes NetworkPolicies in namespace a"]],
         );
     }
 

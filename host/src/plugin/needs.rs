@@ -33,8 +33,8 @@ pub(crate) fn check(
         for namespace in &places {
             for verb in [Verb::List, Verb::Watch] {
                 let access = Access { verb, resource, subresource: None, namespace: *namespace, name: None };
-                if let Err(denial) = grants.check(&access) {
-                    missing.insert(denial.what, denial.yaml);
+                if grants.check(&access).is_err() {
+                    missing.insert(access.words(), access.rule());
                 }
             }
         }

@@ -6,8 +6,10 @@ use bytes::Bytes;
 use operetta_api::{ConfigMapSource, DeletionPolicy, Plugin as Document, PluginSpec, Source};
 use operetta_cluster::plugins::PartError;
 use operetta_core::{
+    bounds::Bounds,
     cache::Scope,
-    effect::Ports,
+    effect::{Policy, Ports},
+    grant::Remedy,
     manifest::Manifest,
     name::{Actor, ControllerName, Digest},
     port::{ApiError, Kubernetes, Level, Log},
@@ -199,7 +201,8 @@ impl Plugin {
         let scope = self.host.scope.intersection(&spec.scope());
         confine::check(&account, &spec.grants.rules, &scope, &self.host.namespace)
             .map_err(|e| Problem::lasting(Phase::Grant, &e))?;
-        let mut policy = spec.policy();
+        let bounds = Bounds::of(&self.name, &code.manifest.controllers, &account, &scope);
+        let mut policy = Policy { bounds, ..spec.policy() };
         policy.grants.host_namespace = Some(self.host.namespace.clone());
         needs::check(&self.name, object.is_some(), &code.manifest, &policy.grants, &scope)?;
         let vault = &self.host.vault;
@@ -318,9 +321,16 @@ impl Plugin {
             databases: Arc::new(databases),
             log: Arc::new(NoLog),
             denials: Arc::new(move |denial| {
-                metrics.denied();
+                metrics.denied(denial.grant());
                 vitals.denied(denial);
-                tracing::warn!(%plugin, what = denial.what, rule = denial.yaml, "denied: not granted to the plugin");
+                match &denial.remedy {
+                    Remedy::Grant { yaml, .. } => {
+                        tracing::warn!(%plugin, what = denial.what, rule = yaml, "denied: not granted to the plugin");
+                    }
+                    Remedy::None(why) => {
+                        tracing::warn!(%plugin, what = denial.what, why, "denied: refused, whatever is granted to the plugin");
+                    }
+                }
             }),
             exceeded: Arc::new(move |limit| limits.exceeded(limit)),
             rates: self.metrics.rates(),

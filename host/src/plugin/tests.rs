@@ -4,10 +4,7 @@ mod objects;
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, atomic},
 };
 
 use operetta_core::{
@@ -318,23 +315,23 @@ async fn a_document_holds_for_the_code_that_runs_even_beside_a_broken_component(
     assert_eq!(loads(), 2);
 
     // A grant is withdrawn.
-    let denied = Arc::new(AtomicBool::new(false));
+    let denied = Arc::new(atomic::AtomicBool::new(false));
     let tell = denied.clone();
     stage.runs.act(move |_, effects| {
         let tell = tell.clone();
         async move {
             let got = effects.get(&things(), &key("a"), false).await;
-            tell.store(matches!(got, Err(ApiError::Denied(_))), Ordering::SeqCst);
+            tell.store(matches!(got, Err(ApiError::Denied(_))), atomic::Ordering::SeqCst);
             Ok(Outcome::AwaitChange)
         }
     });
     stage.world.apply(&things(), "a");
     stage.runs.count(1).await;
-    assert!(!denied.load(Ordering::SeqCst));
+    assert!(!denied.load(atomic::Ordering::SeqCst));
     let watch_only = json!({"grants": {"rules": [{"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": ["list", "watch"]}]}});
     seat.put(&broken(), &watch_only);
     stage.runs.count(2).await;
-    assert!(denied.load(Ordering::SeqCst));
+    assert!(denied.load(atomic::Ordering::SeqCst));
     assert!(seat.status.borrow().problem.is_some());
     assert_eq!(loads(), 2, "what is known to be broken is not tried again");
 
@@ -546,7 +543,7 @@ async fn another_scope_or_account_restarts_the_watches_and_nothing_else_does() {
         stage.runs.count(2).await;
         seat.runs("1").await;
         assert_eq!(stage.world.watches(), [(account.to_owned(), "things".to_owned(), scope)]);
-        assert_eq!(stage.world.subscriptions.load(Ordering::SeqCst), subscriptions);
+        assert_eq!(stage.world.subscriptions.load(atomic::Ordering::SeqCst), subscriptions);
     }
     assert_eq!(stage.components.loads(), 1);
 }

@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use operetta_api::{DeletionPolicy, PluginStatus};
-use operetta_core::{cache::Scope, name::Digest};
+use operetta_core::{cache::Scope, grant::Remedy, name::Digest};
 
 use super::Seen;
 use crate::plugin::{Problem, explain};
@@ -127,8 +127,11 @@ fn granted(seen: &Seen) -> Says {
     }
     if !seen.denied.is_empty() {
         let mut message = String::from("it was denied what it is not granted; to allow it:");
-        for (what, place, yaml) in &seen.denied {
-            message.push_str(&format!("\n# {what}, below {place}:\n{yaml}"));
+        for denial in &seen.denied {
+            message.push_str(&match &denial.remedy {
+                Remedy::Grant { place, yaml } => format!("\n# {}, below {}:\n{yaml}", denial.what, place.field()),
+                Remedy::None(_) => format!("\n# {denial}"),
+            });
         }
         return says("False", "Denied", message);
     }

@@ -48,13 +48,9 @@ pub(super) fn of(before: Option<&Seen>, now: &Seen) -> Vec<(Severity, &'static s
     {
         news.push((Severity::Warning, "Looping", what.clone()));
     }
-    for (what, place, yaml) in &now.denied {
-        if before.is_none_or(|before| !before.denied.iter().any(|(known, ..)| known == what)) {
-            news.push((
-                Severity::Warning,
-                "Denied",
-                format!("{what} is not granted; to allow it, add to {place}:\n{yaml}"),
-            ));
+    for denial in &now.denied {
+        if before.is_none_or(|before| !before.denied.contains(denial)) {
+            news.push((Severity::Warning, "Denied", denial.to_string()));
         }
     }
     // The API server takes notes of less than 1 KiB.

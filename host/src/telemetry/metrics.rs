@@ -88,6 +88,12 @@ struct Which {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WhichGrant {
+    plugin: String,
+    grant: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WhichLimit {
     plugin: String,
     limit: &'static str,
@@ -135,7 +141,7 @@ pub struct Metrics {
     waited: Family<Queue, Histogram, fn() -> Histogram>,
     worked: Family<Queue, Histogram, fn() -> Histogram>,
     failures: Family<WhoseReason, Counter>,
-    denials: Family<Which, Counter>,
+    denials: Family<WhichGrant, Counter>,
     exceeded: Family<WhichLimit, Counter>,
     cpu: Family<Whose, Counter<f64, AtomicU64>>,
     memory: Family<Whose, Gauge>,
@@ -201,7 +207,11 @@ impl Default for Metrics {
                 "Reconciles that failed, by reason: Error, TerminalError, Trap, DeadlineExceeded, CPUExceeded, MemoryExceeded, TablesExceeded, StackExceeded, LimitExceeded, HostError",
                 Family::default()
             ),
-            denials: register!("operetta_denials", "Effects that were not granted", Family::default()),
+            denials: register!(
+                "operetta_denials",
+                "Effects that were not granted, by the kind of grant that they lack: rules, channels, databases, events, or none where nothing would allow them",
+                Family::default()
+            ),
             exceeded: register!(
                 "operetta_limit_exceeded",
                 "Limits that were met, by limit; what each is for, the Plugin document says",
@@ -307,9 +317,9 @@ impl PluginMetrics {
         self.all.meters.lock().entry(self.plugin.clone()).or_default().clone()
     }
 
-    /// An effect was not granted.
-    pub fn denied(&self) {
-        self.all.denials.get_or_create(&Which { plugin: self.plugin.clone() }).inc();
+    /// An effect lacked a grant of this kind.
+    pub fn denied(&self, grant: &'static str) {
+        self.all.denials.get_or_create(&WhichGrant { plugin: self.plugin.clone(), grant }).inc();
     }
 
     /// A limit was met.

@@ -13,6 +13,7 @@ mod demo_volume;
 mod deploy;
 mod dev;
 mod gate;
+mod grant_matrix;
 mod identity;
 mod immortal;
 mod in_cluster;

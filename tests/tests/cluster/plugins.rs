@@ -5,7 +5,10 @@
 use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, ensure};
-use k8s_openapi::api::{core::v1::ConfigMap, events::v1::Event};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Secret},
+    events::v1::Event,
+};
 use kube::{
     Api, ResourceExt as _,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
@@ -20,7 +23,10 @@ use operetta_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::shared::{ACCOUNTS, SOON, TestNamespace, account_of, built, installed, namespace, plug, run, shared};
+use crate::{
+    cli::operetta,
+    shared::{ACCOUNTS, SOON, TestNamespace, account_of, built, installed, namespace, plug, run, shared},
+};
 
 /// A plugin of one test, under a name of its own.
 struct Stage {
@@ -527,4 +533,96 @@ fn publish(wasm: &Path, host_namespace: &str) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}{err}");
     out.into_owned()
+}
+
+/// `operetta can-i` about the plugin of a stage: how it ended, and what it said.
+fn can_i(stage: &Stage, request: &[&str]) -> (Option<i32>, String) {
+    let home = tempfile::tempdir().unwrap();
+    let kubeconfig = shared().kubeconfig().to_str().unwrap();
+    let output = operetta(home.path(), &[&["can-i", &stage.name], request, &["--kubeconfig", kubeconfig]].concat());
+    let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), said)
+}
+
+#[tokio::test]
+async fn what_a_plugin_is_denied_is_told_everywhere_and_granted_while_it_runs() {
+    let stage = Stage::new("hostile").await;
+    let here = stage.namespace.name().to_owned();
+    stage.put("code", &hostile()).await;
+    let mut spec = Stage::spec("hostile", &json!({"configMap": {"name": "code"}}), |document| document);
+    spec["digest"] = digest(&hostile()).into();
+    stage.apply(&spec).await;
+    stage.says("Ready", "True", "Running").await;
+    stage.mischiefs().apply("thief", &act("steal")).await.unwrap();
+    stage.mischiefs().apply("caller", &act("call")).await.unwrap();
+    let rule =
+        format!("- apiGroups: [\"\"]\n  resources: [\"secrets\"]\n  verbs: [\"create\"]\n  namespaces: [{here:?}]");
+    eventually("the condition names both", SOON, async || {
+        let said = stage.says("Granted", "False", "Denied").await;
+        ensure!(said.contains(&rule) && said.contains("- name: \"elsewhere\""), "{said}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let metrics = stage.host.metrics().await.unwrap();
+    for grant in ["rules", "channels"] {
+        let denials = metrics.sum("operetta_denials_total", &[("plugin", &stage.name), ("grant", grant)]);
+        assert!(denials > 0.5, "denials for want of {grant} are counted");
+    }
+    let events: Api<Event> = Api::namespaced(stage.namespace.client(), "default");
+    eventually("an event says so", SOON, async || {
+        let all = events.list(&ListParams::default()).await?;
+        let of = |event: &&Event| event.regarding.as_ref().and_then(|r| r.name.as_ref()) == Some(&stage.name);
+        let notes: Vec<_> = all.iter().filter(of).filter_map(|event| event.note.clone()).collect();
+        ensure!(notes.iter().any(|note| note.contains(&rule)), "{notes:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let create = ["create", "secret", "-n", &here];
+    let (code, said) = can_i(&stage, &create);
+    assert_eq!(code, Some(6), "{said}");
+    let indented = rule.replace('\n', "\n    ");
+    assert!(said.starts_with("no\n  document  does not grant it") && said.contains(&indented), "{said}");
+    assert!(said.contains(&format!("does not let service account {ACCOUNTS}/{} do it", stage.name)), "{said}");
+    assert_eq!(can_i(&stage, &["channel", "elsewhere"]).0, Some(6));
+
+    // No load comes with it: the component is gone, and what runs is known by its digest.
+    stage.beside.api::<ConfigMap>().delete("code", &DeleteParams::default()).await.unwrap();
+    kubectl(&["create", "role", "thief", "--verb=create", "--resource=secrets", "-n", &here]).unwrap();
+    let account = format!("--serviceaccount={ACCOUNTS}:{}", stage.name);
+    kubectl(&["create", "rolebinding", "thief", "--role=thief", &account, "-n", &here]).unwrap();
+    let (code, said) = can_i(&stage, &create);
+    assert!(code == Some(6) && said.contains("cluster   lets service account"), "{said}");
+    let rules = spec["grants"]["rules"].as_array_mut().unwrap();
+    rules.push(json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"], "namespaces": [here]}));
+    spec["grants"]["channels"] = json!([{"name": "elsewhere", "endpoint": "http://127.0.0.1:1"}]);
+    stage.apply(&spec).await;
+    eventually("the next reconcile may", SOON, async || {
+        stage.namespace.api::<Secret>().get("loot").await.context("get it").map(drop)
+    })
+    .await
+    .unwrap();
+    stage.says("Granted", "True", "Granted").await;
+    let (code, said) = can_i(&stage, &create);
+    assert!(code == Some(0) && said.starts_with("yes\n"), "{said}");
+    assert_eq!(can_i(&stage, &["channel", "elsewhere"]).0, Some(0));
+    for (request, code) in [
+        // As kubectl names kinds; in all namespaces it is not granted.
+        (&["create", "Secret", "-A"][..], 6),
+        (&["get", "mischiefs.hostile.example.com", "one", "-n", &here], 0),
+        (&["patch", "mischief/status", "-n", &here], 0),
+        (&["patch", "plugin", &stage.name], 6),
+        (&["impersonate", "users"], 2),
+        (&["get", "nothings"], 5),
+        (&["get"], 2),
+    ] {
+        let (ended, said) = can_i(&stage, request);
+        assert_eq!(ended, Some(code), "{request:?}: {said}");
+    }
+    let (_, said) = can_i(&stage, &["--list"]);
+    let row = |words: &[&str]| said.lines().any(|line| line.split_whitespace().eq(words.iter().copied()));
+    assert!(row(&["secrets", &here, "*", "create", "yes"]) && row(&["channel", "elsewhere", "call"]), "{said}");
+    stage.plugins.delete(&stage.name, &DeleteParams::default()).await.unwrap();
+    stage.gone().await;
 }

@@ -71,9 +71,11 @@ async fn writes() {
     let (answer, calls) = ask(&plugin, "create", json!({"namespace": "a", "body": {"kind": "x"}})).await;
     assert_eq!(answer, r#"Ok("{\"kind\":\"x\"}")"#);
     assert_eq!(calls, [r#"create configmaps.v1 Some(Namespace("a")) {"kind":"x"}"#]);
-    for (change, words) in [("apply", "Apply"), ("merge", "Merge"), ("json", "Json")] {
-        let (_, calls) = ask(&plugin, "patch", json!({"change": change, "subresource": "status", "body": {}})).await;
-        assert_eq!(calls, [format!(r#"patch configmaps.v1 thing status {words}("{{}}")"#)]);
+    for (change, words, body) in
+        [("apply", "Apply", json!({})), ("merge", "Merge", json!({})), ("json", "Json", json!([]))]
+    {
+        let (_, calls) = ask(&plugin, "patch", json!({"change": change, "subresource": "status", "body": body})).await;
+        assert_eq!(calls, [format!(r#"patch configmaps.v1 thing status {words}("{body}")"#)]);
     }
     let (answer, calls) = ask(&plugin, "patch", json!({"change": "later"})).await;
     assert!(

@@ -142,7 +142,7 @@ impl Plugin {
             memory: 32 << 20,
             ..Limits::default()
         };
-        let policy = Policy { grants, limits, settings: [("colour".into(), "red".into())].into() };
+        let policy = Policy { grants, limits, settings: [("colour".into(), "red".into())].into(), ..Policy::default() };
         let policy = Arc::new(ArcSwap::from_pointee(policy));
         Self { component, world: Arc::default(), policy, usage: Arc::default(), exceeded: Arc::default() }
     }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use operetta_api::DEFAULT_ACCOUNT_NAMESPACE;
 use operetta_core::{
+    bounds::Bounds,
     cache::Scope,
-    grant::Rule,
+    grant::{Rule, Verb},
     name::{Namespace, ServiceAccount},
 };
 use serde_json::{Value, json};
@@ -47,8 +48,8 @@ pub fn render(installation: &Installation) -> Result<Vec<Value>, InstallError> {
         }
         roles
     };
-    let rules = rules(installation);
-    objects.extend(granted(&format!("operetta:{plugin}"), account, placed(installation, &rules)));
+    let rules = rules(installation)?;
+    objects.extend(granted(&Bounds::role(plugin), account, placed(installation, &rules)));
     let acting: Vec<_> = rules.iter().filter_map(|rule| installation.way.rule(rule)).collect();
     let mut acting = placed(installation, &acting);
     // The host may become the accounts of one namespace; one that lives elsewhere is named to it.
@@ -177,8 +178,18 @@ fn definition(installation: &Installation, crd: &Value) -> Result<Value, Install
     Ok(definition)
 }
 
+/// The verbs that the account gets. A host asks for no others in a plugin's name, and with them (`escalate`, `bind`, `impersonate`) the account could take any right.
+fn verbs(rule: &Rule) -> Result<Vec<&str>, InstallError> {
+    let known = Verb::ALL.map(Verb::as_str);
+    if let Some(strange) = rule.verbs.iter().find(|verb| *verb != "*" && !known.contains(&verb.as_str())) {
+        return Err(InstallError::Verb(strange.clone()));
+    }
+    let all = rule.verbs.iter().any(|verb| verb == "*");
+    Ok(if all { known.to_vec() } else { rule.verbs.iter().map(String::as_str).collect() })
+}
+
 /// All rules of the plugin's account.
-fn rules(installation: &Installation) -> Vec<Rule> {
+fn rules(installation: &Installation) -> Result<Vec<Rule>, InstallError> {
     let events = installation.events.then(|| Rule {
         // The older group as well: a binding that a person reads should say what `kubectl get events` shows.
         api_groups: vec![String::new(), "events.k8s.io".into()],
@@ -186,7 +197,8 @@ fn rules(installation: &Installation) -> Vec<Rule> {
         verbs: vec!["create".into(), "patch".into()],
         ..Rule::default()
     });
-    installation.rules.iter().cloned().chain(events).collect()
+    let all = installation.rules.iter().chain(&events);
+    all.map(|rule| Ok(Rule { verbs: verbs(rule)?.into_iter().map(str::to_owned).collect(), ..rule.clone() })).collect()
 }
 
 /// Rules for the whole cluster, and rules by namespace.

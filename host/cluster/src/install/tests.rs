@@ -137,10 +137,9 @@ fn the_hosts_own_rights_are_narrow() {
 
 #[test]
 fn a_constrained_host_may_do_for_a_plugin_what_its_rules_say() {
-    let all = Rule { verbs: vec!["*".into(), "deletecollection".into()], ..rule("", "configmaps", &["a"]) };
+    let all = Rule { verbs: vec!["*".into()], ..rule("", "configmaps", &["a"]) };
     let named = Rule { resource_names: vec!["x".into()], ..rule("", "secrets", &["a"]) };
-    let strange = Rule { verbs: vec!["escalate".into(), "bind".into()], ..rule("", "roles", &[]) };
-    let rules = vec![rule("petstore.example.com", "pets", &[]), all, named, strange];
+    let rules = vec![rule("petstore.example.com", "pets", &[]), all, named];
     let constrained = Installation { way: Way::Constrained, crds: vec![], rules, events: false, ..installation() };
     let for_the_host = |installation: &Installation| {
         let objects = render(installation).unwrap();
@@ -165,6 +164,20 @@ fn a_constrained_host_may_do_for_a_plugin_what_its_rules_say() {
         {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore:host","namespace":"zoo"},"rules":[{"apiGroups":[""],"resourceNames":["petstore"],"resources":["serviceaccounts"],"verbs":["get"]},{"apiGroups":["authentication.k8s.io"],"resourceNames":["petstore"],"resources":["serviceaccounts"],"verbs":["impersonate:serviceaccount"]}]}
         {"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"labels":{"app.kubernetes.io/managed-by":"operetta","operetta.dev/plugin":"petstore"},"name":"operetta:petstore:host","namespace":"zoo"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"operetta:petstore:host"},"subjects":[{"kind":"ServiceAccount","name":"operetta","namespace":"operetta-system"}]}
     "#]].assert_eq(&for_the_host(&elsewhere(Way::Constrained)));
+}
+
+#[test]
+fn an_account_gets_no_verb_that_takes_or_hands_on_rights() {
+    let with = |verb: &str| {
+        let rules = vec![Rule { verbs: vec![verb.into()], ..rule("rbac.authorization.k8s.io", "roles", &[]) }];
+        render(&Installation { rules, events: false, ..installation() })
+    };
+    for verb in ["escalate", "bind", "impersonate", "deletecollection", "Get"] {
+        let refused = with(verb).unwrap_err().to_string();
+        assert!(refused.contains(&format!("the verb {verb:?}")) && refused.contains("spec.grants.rules"), "{refused}");
+    }
+    let all = with("*").unwrap().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    assert_eq!(all["rules"][0]["verbs"], json!(["get", "list", "watch", "create", "update", "patch", "delete"]));
 }
 
 #[test]

@@ -36,18 +36,18 @@ pub fn object(
     Ok(Value::Object(object))
 }
 
-/// Checks a merge patch: where it names the object at all, it must be this one.
-pub fn merge(what: &str, text: &str, resource: &Resource, kind: &KindInfo, key: &ObjectKey) -> Result<(), ApiError> {
+/// Parses a merge patch and checks it: where it names the object at all, it must be this one.
+pub fn merge(what: &str, text: &str, resource: &Resource, kind: &KindInfo, key: &ObjectKey) -> Result<Value, ApiError> {
     let mut object = parse(what, text)?;
     for (field, wanted) in [("apiVersion", resource.api_version()), ("kind", kind.kind.clone())] {
         if object.contains_key(field) {
             agree(what, &mut object, field, &wanted)?;
         }
     }
-    match object.get_mut("metadata") {
-        Some(Value::Object(metadata)) => identity(what, metadata, key.namespace.as_ref(), Some(key), false),
-        _ => Ok(()),
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        identity(what, metadata, key.namespace.as_ref(), Some(key), false)?;
     }
+    Ok(Value::Object(object))
 }
 
 fn parse(what: &str, text: &str) -> Result<Map<String, Value>, ApiError> {

@@ -109,13 +109,14 @@ impl PluginKubernetes {
         resource: &Resource,
         key: &ObjectKey,
         subresource: Option<&Subresource>,
-        patch: String,
+        patch: &str,
     ) -> Result<Written, ApiError> {
         let what = describe("patch", resource, key, subresource);
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
-        body::merge(&what, &patch, resource, &kind, key)?;
+        let patch = body::merge(&what, patch, resource, &kind, key)?;
         let url = url(resource, key, subresource, &caller.field_manager());
-        let request = url.request(Method::PATCH, Some("application/merge-patch+json"), patch.into_bytes());
+        let body = patch.to_string().into_bytes();
+        let request = url.request(Method::PATCH, Some("application/merge-patch+json"), body);
         self.write(&what, resource, &kind, key, request).await
     }
 
@@ -125,14 +126,16 @@ impl PluginKubernetes {
         resource: &Resource,
         key: &ObjectKey,
         subresource: Option<&Subresource>,
-        patch: String,
+        patch: &str,
     ) -> Result<Written, ApiError> {
         let what = describe("patch", resource, key, subresource);
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
-        serde_json::from_str::<json_patch::Patch>(&patch)
+        // What is sent is what was understood, and judged, and not the text, of which the API server might understand something else.
+        let patch: json_patch::Patch = serde_json::from_str(patch)
             .map_err(|error| ApiError::Invalid(format!("{what}: not a JSON patch: {error}")))?;
         let url = url(resource, key, subresource, &caller.field_manager());
-        let request = url.request(Method::PATCH, Some("application/json-patch+json"), patch.into_bytes());
+        let body = patch.to_string().into_bytes();
+        let request = url.request(Method::PATCH, Some("application/json-patch+json"), body);
         self.write(&what, resource, &kind, key, request).await
     }
 

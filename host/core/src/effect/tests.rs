@@ -23,6 +23,8 @@ pub(super) struct Fake {
     pub exists: bool,
     /// Whether writes would change nothing.
     pub free: bool,
+    /// What exists.
+    pub object: Mutex<Option<String>>,
     /// Bytes of each object of a list.
     pub objects: Vec<usize>,
 }
@@ -37,7 +39,12 @@ impl Fake {
 impl Kubernetes for Fake {
     async fn get(&self, _: &Caller, _: &Resource, key: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
         self.note("get");
-        if self.exists { Ok("{}".into()) } else { Err(ApiError::NotFound(key.to_string())) }
+        let object = self.object.lock().unwrap().clone();
+        if self.exists {
+            Ok(object.unwrap_or_else(|| "{}".to_owned()).into())
+        } else {
+            Err(ApiError::NotFound(key.to_string()))
+        }
     }
     async fn list(&self, _: &Caller, _: &Resource, options: &ListOptions) -> Result<Page, ApiError> {
         self.note("list");
@@ -267,6 +274,105 @@ async fn an_apply_without_create_changes_but_never_makes_an_object() {
         let (effects, _) = effects(&fake, Policy { grants: rules(verbs), ..Policy::default() });
         assert_eq!(effects.patch(&pods(), &key(), None, apply()).await.is_ok(), allowed, "{exists} {verbs:?}");
     }
+}
+
+#[tokio::test]
+async fn a_name_that_a_rule_is_limited_to_may_be_applied_and_listed() {
+    let fake = Arc::new(Fake::default());
+    let any = rules(&["patch", "create", "list"]).rules;
+    let named: Vec<_> = any.iter().cloned().map(|rule| Rule { resource_names: vec!["x".into()], ..rule }).collect();
+    let grants = Grants { rules: named.into(), ..Grants::default() };
+    let (effects, _) = effects(&fake, Policy { grants, ..Policy::default() });
+    let other = ObjectKey::parse(Some("n"), "y").unwrap();
+    let apply = async |key: &ObjectKey| effects.patch(&pods(), key, None, Patch::Apply("{}".into())).await;
+    assert!(apply(&key()).await.is_ok());
+    assert!(matches!(apply(&other).await, Err(ApiError::Denied(_))));
+    // RBAC knows no name of what is created otherwise.
+    let made = effects.create(&pods(), key().namespace.as_ref(), "{}".into()).await;
+    assert!(matches!(made, Err(ApiError::Denied(_))));
+    let list = async |selector: &str| {
+        let field_selector = (!selector.is_empty()).then(|| FieldSelector::parse(selector).unwrap());
+        effects.list(&pods(), &ListOptions { field_selector, ..ListOptions::default() }).await
+    };
+    assert!(list("metadata.name=x").await.is_ok());
+    for selector in ["", "metadata.name=y", "metadata.name!=x", "spec.nodeName=x"] {
+        assert!(matches!(list(selector).await, Err(ApiError::Denied(_))), "{selector}");
+    }
+}
+
+/// What an operator does with the objects that it makes.
+fn owned() -> String {
+    r#"{"metadata":{"ownerReferences":[{"apiVersion":"x.example.com/v1","kind":"Thing","name":"t","uid":"u"}]}}"#.into()
+}
+
+#[tokio::test]
+async fn what_a_plugin_made_it_may_apply_again_and_nothing_else_gets_an_owner_of_its_choice() {
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (effects, policy) =
+        effects(&fake, Policy { grants: rules(&["patch", "create", "update"]), ..Policy::default() });
+    let steps = || r#"[{"op":"add","path":"/metadata/ownerReferences/-","value":{"uid":"u"}}]"#.to_owned();
+    let applied = async || effects.patch(&pods(), &key(), None, Patch::Apply(owned())).await;
+    let ways = async || {
+        [
+            applied().await,
+            effects.patch(&pods(), &key(), None, Patch::Merge(owned())).await,
+            effects.patch(&pods(), &key(), None, Patch::Json(steps())).await,
+            effects.patch(&pods(), &key(), Some(&"status".parse().unwrap()), Patch::Merge(owned())).await,
+            effects.replace(&pods(), &key(), None, owned()).await,
+        ]
+    };
+    for refused in ways().await.map(Result::unwrap_err).into_iter().filter(|e| !e.to_string().contains("pods/status")) {
+        let said = refused.to_string();
+        assert!(said.contains("with a new owner of kind") && said.contains("verbs: [\"delete\"]"), "{said}");
+    }
+    assert!(fake.reached.lock().unwrap().iter().all(|call| call == "get"), "{:?}", fake.reached.lock().unwrap());
+    assert_eq!(fake.denied.lock().unwrap().len(), 5);
+    // It is new, or carries that owner.
+    effects.create(&pods(), key().namespace.as_ref(), owned()).await.unwrap();
+    *fake.object.lock().unwrap() = Some(owned());
+    applied().await.unwrap();
+    // Whoever may delete it may have it deleted.
+    *fake.object.lock().unwrap() = None;
+    policy.store(Arc::new(Policy { grants: rules(&["patch", "create", "delete"]), ..Policy::default() }));
+    fake.reached.lock().unwrap().clear();
+    applied().await.unwrap();
+    assert_eq!(*fake.reached.lock().unwrap(), ["patch"], "nothing is read for it");
+}
+
+#[tokio::test]
+async fn an_object_that_is_not_there_is_made_with_its_owner() {
+    let fake = Arc::new(Fake::default());
+    let (effects, policy) = effects(&fake, Policy { grants: rules(&["patch", "create"]), ..Policy::default() });
+    effects.patch(&pods(), &key(), None, Patch::Apply(owned())).await.unwrap();
+    assert_eq!(*fake.reached.lock().unwrap(), ["get", "patch"]);
+    policy.store(Arc::new(Policy { grants: rules(&["patch"]), ..Policy::default() }));
+    let denied = effects.patch(&pods(), &key(), None, Patch::Apply(owned())).await.unwrap_err();
+    assert!(denied.to_string().contains("create pods"), "{denied}");
+}
+
+#[tokio::test]
+async fn a_finalizer_that_nobody_declared_stays_only_where_it_is() {
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (effects, _) = effects(&fake, Policy { grants: rules(&["*"]), ..Policy::default() });
+    let held = || r#"{"metadata":{"finalizers":["x.example.com/f"]}}"#.to_owned();
+    let denied = effects.create(&pods(), key().namespace.as_ref(), held()).await.unwrap_err();
+    assert!(
+        denied.to_string().contains("with the finalizer x.example.com/f is refused, whatever is granted"),
+        "{denied}"
+    );
+    assert!(matches!(effects.replace(&pods(), &key(), None, held()).await, Err(ApiError::Denied(_))));
+    *fake.object.lock().unwrap() = Some(held());
+    effects.replace(&pods(), &key(), None, held()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_patch_that_means_two_things_reaches_nobody() {
+    let fake = Arc::new(Fake::default());
+    let (effects, _) = effects(&fake, Policy { grants: rules(&["*"]), ..Policy::default() });
+    let twice = r#"{"metadata":{"finalizers":["f"]},"metadata":{}}"#.to_owned();
+    let refused = effects.patch(&pods(), &key(), None, Patch::Merge(twice)).await.unwrap_err();
+    assert!(matches!(&refused, ApiError::Invalid(why) if why.contains("duplicate field")), "{refused}");
+    assert!(fake.reached.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

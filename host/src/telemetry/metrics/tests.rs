@@ -87,7 +87,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
     let plugin = scene.metrics.plugin(&caller().plugin);
     plugin.loaded("1.0.0", "abc", None);
     plugin.load_failed();
-    plugin.denied();
+    plugin.denied("rules");
     plugin.exceeded(Limit::Message);
     scene.metrics.leads("host", true);
     scene.metrics.answered("127.0.0.1:6443", "GET", Some(200));
@@ -104,7 +104,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         controller_runtime_reconcile_total counter controller,plugin,result
         controller_runtime_terminal_reconcile_errors_total counter controller,plugin
         leader_election_master_status gauge name
-        operetta_denials_total counter plugin
+        operetta_denials_total counter plugin,grant
         operetta_limit_exceeded_total counter plugin,limit
         operetta_looping_objects gauge controller,plugin
         operetta_paused_objects gauge controller,plugin

@@ -1,0 +1,66 @@
+//! What the cluster lets a service account do, asked with the rights of whoever asks (SubjectAccessReview). Changes nothing and impersonates nobody.
+
+use http::Request;
+use kube::Client;
+use operetta_core::{
+    grant::Access,
+    name::{ObjectName, ServiceAccount, Subresource},
+};
+use serde_json::{Value, json};
+
+use crate::request::{Fault, send_json};
+
+/// A request as RBAC sees it. Group and resource may be `*`, for all of them; what is empty is not named.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Question<'a> {
+    /// What to do.
+    pub verb: &'a str,
+    /// The group of the kind.
+    pub group: &'a str,
+    /// The kind's plural.
+    pub resource: &'a str,
+    /// A part of it.
+    pub subresource: &'a str,
+    /// Where; empty is everywhere.
+    pub namespace: &'a str,
+    /// To which object; empty is none, or all.
+    pub name: &'a str,
+}
+
+impl<'a> Question<'a> {
+    /// Whether this access is allowed.
+    pub fn of(access: &'a Access<'_>) -> Self {
+        Self {
+            verb: access.verb.as_str(),
+            group: access.resource.group(),
+            resource: access.resource.resource(),
+            subresource: access.subresource.map_or("", Subresource::as_str),
+            namespace: access.place().unwrap_or_default(),
+            name: access.name.map_or("", ObjectName::as_str),
+        }
+    }
+
+    /// Whether the account may, as RBAC and whatever else authorizes there has it.
+    ///
+    /// # Errors
+    /// The cluster cannot be asked, or whoever asks may not.
+    pub async fn ask(&self, client: &Client, account: &ServiceAccount) -> Result<bool, Fault> {
+        let Self { verb, group, resource, subresource, namespace, name } = self;
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {
+                "user": account.user(),
+                // Into these the API server puts whoever is a service account.
+                "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{}", account.namespace), "system:authenticated"],
+                "resourceAttributes": {
+                    "verb": verb, "group": group, "resource": resource, "subresource": subresource, "namespace": namespace, "name": name,
+                },
+            },
+        });
+        let request = Request::post("/apis/authorization.k8s.io/v1/subjectaccessreviews")
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(review.to_string().into_bytes())?;
+        let answer = send_json(client, request).await?;
+        Ok(answer.pointer("/status/allowed").and_then(Value::as_bool) == Some(true))
+    }
+}

@@ -1,0 +1,206 @@
+//! What no grant allows, so that a plugin never widens what it may do. Whatever its rules say, a plugin
+//!
+//! - reaches nothing outside of the namespaces in which it works,
+//! - does not write Plugins, its own service account, its own roles and bindings, any binding of its account, or a Secret that is a token of an account beside its own,
+//! - adds no finalizer but those that its manifest declares, each to objects of the kind that it is declared for, since nobody else knows who would ever take it off,
+//! - and gives no object that is there another owner unless it may delete it, since the garbage collector deletes an object with its owner.
+//!
+//! What it hands on to others by RBAC the API server holds to what it has itself: `operetta install` never gives an account `escalate`, `bind` or `impersonate`.
+
+mod written;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use self::written::Change;
+use self::written::{Owner, Written};
+use crate::{
+    cache::Scope,
+    effect::printable,
+    grant::{Access, Denial, Remedy, Verb},
+    manifest::Controller,
+    name::{Namespace, ObjectName, PluginName, ServiceAccount},
+};
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+/// Bytes of what a plugin calls a kind or a finalizer, in a denial.
+const MOST_SHOWN: usize = 80;
+
+/// The bounds of one plugin.
+#[derive(Debug, Clone, Default)]
+pub struct Bounds(Option<Plugin>);
+
+#[derive(Debug, Clone)]
+struct Plugin {
+    account: ServiceAccount,
+    /// What its roles and bindings are called.
+    role: String,
+    scope: Scope,
+    /// By group and plural.
+    finalizers: BTreeMap<(String, String), BTreeSet<String>>,
+}
+
+/// What a write says that its verb alone does not allow.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    owners: Vec<Owner>,
+    finalizers: Vec<String>,
+}
+
+/// Why a write is not sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outside {
+    /// It is refused.
+    Denied(Denial),
+    /// It cannot be judged.
+    Unclear(String),
+}
+
+fn never(access: &Access<'_>, why: impl Into<String>) -> Denial {
+    Denial { what: access.words(), remedy: Remedy::None(why.into()) }
+}
+
+impl Bounds {
+    /// What `operetta install` calls the roles and bindings of a plugin.
+    pub fn role(plugin: &PluginName) -> String {
+        format!("operetta:{plugin}")
+    }
+
+    /// Of a plugin that acts as this account, in this scope. Without any, as in [`Bounds::default`], only Plugins and finalizers are guarded.
+    pub fn of(plugin: &PluginName, controllers: &[Controller], account: &ServiceAccount, scope: &Scope) -> Self {
+        let mut finalizers: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
+        for controller in controllers {
+            let kind = (controller.primary.group().to_owned(), controller.primary.resource().to_owned());
+            finalizers.entry(kind).or_default().extend(controller.finalizers.iter().cloned());
+        }
+        Self(Some(Plugin { account: account.clone(), role: Self::role(plugin), scope: scope.clone(), finalizers }))
+    }
+
+    /// Whether a request lies within, as far as its target says.
+    pub fn check(&self, access: &Access<'_>) -> Result<(), Denial> {
+        if let Some(plugin) = &self.0 {
+            plugin.check_scope(access)?;
+        }
+        if access.verb.reads() {
+            return Ok(());
+        }
+        let (group, resource) = (access.resource.group(), access.resource.resource());
+        if group == "operetta.dev" {
+            return Err(never(access, "what a plugin may do is said by people; change the Plugin yourself"));
+        }
+        let Some(plugin) = &self.0 else { return Ok(()) };
+        let name = access.name.map(ObjectName::as_str);
+        if group == RBAC && name == Some(&plugin.role) {
+            return Err(never(access, "these are its own rights; change them yourself, or by `operetta install`"));
+        }
+        let own = name == Some(plugin.account.name.as_str()) && access.namespace == Some(&plugin.account.namespace);
+        if group.is_empty() && resource == "serviceaccounts" && own {
+            return Err(never(access, "it is the account that it acts as; change it yourself"));
+        }
+        Ok(())
+    }
+
+    /// What a write says beyond what its verb allows, after refusing what nothing allows.
+    ///
+    /// # Errors
+    /// It is refused, or its text is not understood.
+    pub fn claims(&self, access: &Access<'_>, change: Change<'_>) -> Result<Claims, Outside> {
+        let (group, resource) = (access.resource.group(), access.resource.resource());
+        let plugin = self.0.as_ref();
+        let beside = plugin.is_some_and(|plugin| access.namespace == Some(&plugin.account.namespace));
+        let binding = group == RBAC && resource.ends_with("bindings");
+        let account = group.is_empty() && resource == "serviceaccounts" && access.verb == Verb::Create;
+        if group.is_empty() && resource == "secrets" && beside && change.mentions_token() {
+            let why = "a Secret beside its own account would be a token of it; take a Secret of another type, or in another namespace";
+            return Err(Outside::Denied(never(access, why)));
+        }
+        if !binding && !account && change.says_nothing() {
+            return Ok(Claims::default());
+        }
+        let Written { name, owners, mut finalizers, subjects } = change.read().map_err(Outside::Unclear)?;
+        if let Some(plugin) = plugin {
+            if binding && subjects.iter().any(|subject| subject.includes(&plugin.account)) {
+                let why =
+                    format!("it binds service account {}, as which it acts itself; bind it yourself", plugin.account);
+                return Err(Outside::Denied(never(access, why)));
+            }
+            if group == RBAC && access.name.is_none() && name.as_ref() == Some(&plugin.role) {
+                return Err(Outside::Denied(never(access, "these are its own rights; change them yourself")));
+            }
+            if account && beside && name.as_deref() == Some(plugin.account.name.as_str()) {
+                return Err(Outside::Denied(never(access, "it is the account that it acts as; make it yourself")));
+            }
+        }
+        let kind = (group.to_owned(), resource.to_owned());
+        let declared = plugin.and_then(|plugin| plugin.finalizers.get(&kind));
+        finalizers.retain(|finalizer| !declared.is_some_and(|declared| declared.contains(finalizer)));
+        Ok(Claims { owners, finalizers })
+    }
+}
+
+impl Plugin {
+    fn check_scope(&self, access: &Access<'_>) -> Result<(), Denial> {
+        // A list of everything is one of the plugin's namespaces.
+        let everywhere = access.namespace.is_none() && matches!(access.verb, Verb::List | Verb::Watch);
+        if everywhere || self.scope.contains(access.namespace) {
+            return Ok(());
+        }
+        let place = match access.namespace.map(Namespace::as_str) {
+            Some(namespace) => format!("namespace {namespace} lies"),
+            None => "cluster-scoped objects lie".to_owned(),
+        };
+        let why = format!(
+            "{place} outside of the namespaces in which the plugin works (spec.namespaces, and --namespace of the host)"
+        );
+        Err(never(access, why))
+    }
+}
+
+impl Claims {
+    /// Whether there is nothing to object to.
+    pub fn is_empty(&self) -> bool {
+        self.owners.is_empty() && self.finalizers.is_empty()
+    }
+
+    /// Whether it makes somebody the owner.
+    pub fn has_owners(&self) -> bool {
+        !self.owners.is_empty()
+    }
+
+    /// Owners are no matter: the object is new, or may be deleted anyhow.
+    pub fn allow_owners(&mut self) {
+        self.owners.clear();
+    }
+
+    /// What the object carries already is nothing new.
+    pub fn allow_what_is_there(&mut self, object: &str) {
+        let there = Change::Object(object).read().unwrap_or_default();
+        self.owners.retain(|owner| !there.owners.iter().any(|known| known.is(owner)));
+        self.finalizers.retain(|finalizer| !there.finalizers.contains(finalizer));
+    }
+
+    /// The denial of what is left.
+    pub fn check(&self, access: &Access<'_>) -> Result<(), Denial> {
+        if let Some(owner) = self.owners.first() {
+            let delete = Access { verb: Verb::Delete, subresource: None, ..*access };
+            let kind = printable(owner.kind(), MOST_SHOWN);
+            let words = access.words();
+            return Err(
+                delete.missing(format!("{words} with a new owner of kind {kind}, with which it would be deleted,"))
+            );
+        }
+        if let Some(finalizer) = self.finalizers.first() {
+            let finalizer = if finalizer.is_empty() { "that is moved or copied" } else { finalizer };
+            let finalizer = printable(finalizer, MOST_SHOWN);
+            let what = format!("{} with the finalizer {finalizer}", access.words());
+            let why = format!(
+                "its manifest declares it for no controller of {}, so that nobody would know who takes it off; declare it (`Controller::finalizer`), or leave it out",
+                access.resource
+            );
+            return Err(Denial { what, remedy: Remedy::None(why) });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
