@@ -202,11 +202,10 @@ async fn while_the_database_is_down_nothing_is_lost_and_many_share_few_connectio
 
 #[tokio::test]
 async fn its_password_comes_from_a_secret_of_the_hosts_namespace_and_may_change() {
-    let namespace = namespace().await;
+    let (home, namespace) = (namespace().await, namespace().await);
     // Everything that the host and what it is made of would ever say.
-    let launch = launch().arguments(["--host-namespace", namespace.name()]).log_level("trace");
-    let secrets = namespace.api();
-    secret_story(launch, namespace, secrets).await;
+    let launch = launch().arguments(["--host-namespace", home.name()]).log_level("trace");
+    secret_story(launch, namespace, home.api()).await;
 }
 
 /// The same with a password in a Secret of the host's namespace.
