@@ -42,6 +42,9 @@ impl Recipe {
     }
 }
 
+/// What those compile for who know nothing of plugins: with a standard library on WASI 0.2, whose linker makes components anyway.
+const ORDINARY_TARGET: &str = "wasm32-wasip2";
+
 /// The profile of host and tests, so that a benchmark's host is optimised and a test's is shared with `cargo test`.
 const HOST_PROFILE: &str = if cfg!(debug_assertions) { "dev" } else { "release" };
 
@@ -126,27 +129,36 @@ impl Workspace {
     /// Builds one package to a component and returns its bytes, without a Plugin document.
     pub fn guest(&self, package: &str, progress: &Progress) -> Result<Vec<u8>> {
         let mut step = progress.step(package);
-        let wasm = self.compile(&[package], None, progress, &mut step)?.join(format!("{package}.wasm"));
+        let built = self.compile(TARGET, &[package], None, progress, &mut step)?;
         step.done("built");
-        fs::read(&wasm).with_context(|| format!("read the component {}", wasm.display()))
+        read(&built, package)
+    }
+
+    /// The same with an ordinary toolchain's target.
+    pub fn ordinary_guest(&self, package: &str, progress: &Progress) -> Result<Vec<u8>> {
+        let mut step = progress.step(package);
+        let built = self.compile(ORDINARY_TARGET, &[package], None, progress, &mut step)?;
+        step.done("built");
+        read(&built, package)
     }
 
     /// Compiles packages to components and returns the directory that holds them.
     fn compile(
         &self,
+        target: &str,
         packages: &[&str],
         features: Option<&str>,
         progress: &Progress,
         step: &mut Step,
     ) -> Result<PathBuf> {
-        ensure_target(&self.root, progress)?;
-        let mut command = cargo(&self.root, ["build", "--profile=plugin", "--target", TARGET]);
+        ensure_target(&self.root, target, progress)?;
+        let mut command = cargo(&self.root, ["build", "--profile=plugin", "--target", target]);
         command.args(packages.iter().flat_map(|package| ["--package", package]));
         command.args(features.into_iter().flat_map(|features| ["--features", features]));
         // Flags that somebody set for this machine's programs (a CPU, another linker) mean nothing to a component.
         command.env_remove("RUSTFLAGS");
         watch(&mut command, step)?;
-        Ok(self.target.join(TARGET).join("plugin"))
+        Ok(self.target.join(target).join("plugin"))
     }
 
     /// Builds components into the directory `what` of the target directory.
@@ -159,7 +171,7 @@ impl Workspace {
         for alike in recipes.chunk_by(|one, other| one.features == other.features) {
             let packages: Vec<_> = alike.iter().map(|recipe| recipe.package).collect();
             let features = alike.first().and_then(|recipe| recipe.features);
-            let built = self.compile(&packages, features, progress, &mut step)?;
+            let built = self.compile(TARGET, &packages, features, progress, &mut step)?;
             for Recipe { name, package, .. } in alike {
                 step.say(name);
                 let from = built.join(format!("{}.wasm", package.replace('-', "_")));
@@ -222,6 +234,12 @@ impl Component {
     }
 }
 
+/// The component of a package among what was built.
+fn read(built: &Path, package: &str) -> Result<Vec<u8>> {
+    let wasm = built.join(format!("{package}.wasm"));
+    fs::read(&wasm).with_context(|| format!("read the component {}", wasm.display()))
+}
+
 /// Whether the component is older than what it is made of.
 fn newer(made_of: &Path, wasm: &Path) -> bool {
     let modified = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
@@ -267,10 +285,10 @@ pub fn cargo<'a>(directory: &Path, arguments: impl IntoIterator<Item = &'a str>)
 }
 
 /// Adds the compilation target to the toolchain if it is not there.
-fn ensure_target(directory: &Path, progress: &Progress) -> Result<()> {
+fn ensure_target(directory: &Path, target: &str, progress: &Progress) -> Result<()> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc)
-        .args(["--print", "target-libdir", "--target", TARGET])
+        .args(["--print", "target-libdir", "--target", target])
         .current_dir(directory)
         .output()
         .context("ask rustc where its libraries are")?;
@@ -280,12 +298,12 @@ fn ensure_target(directory: &Path, progress: &Progress) -> Result<()> {
     }
     let mut step = progress.step("wasm target");
     let mut command = Command::new("rustup");
-    command.args(["target", "add", TARGET]).current_dir(directory);
+    command.args(["target", "add", target]).current_dir(directory);
     watch(&mut command, &mut step).with_context(|| {
         format!(
-            "plugins are compiled for {TARGET}, which this Rust toolchain lacks: install it (`rustup target add {TARGET}`, or your \
+            "plugins are compiled for {target}, which this Rust toolchain lacks: install it (`rustup target add {target}`, or your \
              distribution's package). Where rustup has no network, put the component rust-src into the toolchain and build them with \
-             `RUSTC_BOOTSTRAP=1 cargo build --profile=plugin --target {TARGET} -Zbuild-std=std,panic_abort --package NAME`"
+             `RUSTC_BOOTSTRAP=1 cargo build --profile=plugin --target {target} -Zbuild-std=std,panic_abort --package NAME`"
         )
     })?;
     step.done("added");

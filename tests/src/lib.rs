@@ -3,6 +3,7 @@
 //! Nothing of the product may depend on this crate; it may depend on everything. It reaches for no file outside the workspace and for
 //! no program but `cargo`, `rustup`, `go` and PostgreSQL's.
 
+pub mod canned;
 pub mod child;
 pub mod components;
 pub mod control_plane;

@@ -7,7 +7,6 @@ use std::{
 
 use bytes::Bytes;
 use operetta_core::{manifest::Manifest, name::Digest};
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     bindings::OperatorPre,
@@ -16,6 +15,7 @@ use crate::{
     compile::{self, CompileError},
     describe::{self, DescribeError},
     fault::one_line,
+    guests::Share,
     operator::{Observer, Operator},
     sandbox::Inner,
     state::State,
@@ -66,6 +66,8 @@ pub struct Component {
     took: Duration,
     manifest: Manifest,
     pub(crate) pre: OperatorPre<State>,
+    /// Of the guests' threads.
+    pub(crate) share: Arc<Share>,
     pub(crate) inner: Arc<Inner>,
 }
 
@@ -136,22 +138,24 @@ pub(crate) async fn load(inner: &Arc<Inner>, wasm: Bytes) -> Result<Arc<Componen
         None => compile(inner, &bytes, &key).await?,
     };
     let Outline { imports, wasi_p2, .. } = outline;
+    let share = inner.guests.share();
     let (pre, manifest) = {
         let inner_here = Arc::clone(inner);
-        let described = inner.guests.spawn(async move {
+        let describe = async move {
             let link = |error: wasmtime::Error| DescribeError::Link(one_line(&format!("{error:#}")));
             let linker = capability::linker(&inner_here.engine, wasi_p2).map_err(link)?;
             let pre = OperatorPre::new(linker.instantiate_pre(&code).map_err(link)?).map_err(link)?;
             let _slot = inner_here.describe_slots.acquire().await;
             describe::describe(&inner_here, &code, &linker, wasi_p2).await.map(|manifest| (pre, manifest))
-        });
-        AbortOnDropHandle::new(described).await.map_err(|e| host("describe")(e.to_string()))??
+        };
+        let described = inner.guests.run_patiently(&share, describe).await;
+        described.map_err(|e| host("describe")(e.to_string()))??
     };
     if let Some(field) = claimed.as_ref().and_then(|claimed| claimed.difference(&manifest)) {
         return Err(DescribeError::Differs(field).into());
     }
     let (inner, size, stamped, took) = (Arc::clone(inner), wasm.len(), claimed.is_some(), began.elapsed());
-    Ok(Arc::new(Component { digest, size, imports, stamped, cached, took, manifest, pre, inner }))
+    Ok(Arc::new(Component { digest, size, imports, stamped, cached, took, manifest, pre, share, inner }))
 }
 
 /// Compiles it and keeps what came of it. One at a time: a compiler uses all cores.

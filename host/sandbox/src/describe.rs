@@ -20,7 +20,7 @@ use crate::{
 /// CPU time for a manifest. A Rust guest with CRDs takes well under a millisecond.
 const CPU: Duration = Duration::from_secs(1);
 /// Wall-clock time, for a machine that is busy.
-const DEADLINE: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(15);
 /// Bytes of memory.
 const MEMORY: usize = 256 << 20;
 
@@ -57,7 +57,7 @@ pub enum DescribeError {
     Host(String),
 }
 
-/// Runs `manifest`. To be called on the guests' runtime.
+/// Runs `manifest`. To be called on a guests' thread.
 pub(crate) async fn describe(
     inner: &Inner,
     component: &Component,

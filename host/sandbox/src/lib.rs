@@ -4,7 +4,8 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`sandbox`] | what all components share: engine, pool, guests' runtime, cache |
+//! | [`sandbox`] | what all components share: engine, pool, guests' threads, cache |
+//! | `guests` | who computes when |
 //! | [`verify`] | the cheap first look at a stranger's component |
 //! | [`compile`] | compiling it in a child process |
 //! | [`cache`] | compiled components on disk, each with a MAC; the only `unsafe` |
@@ -28,6 +29,7 @@ mod bindings;
 mod capability;
 mod engine;
 mod fault;
+mod guests;
 mod meter;
 mod state;
 

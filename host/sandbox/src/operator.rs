@@ -1,4 +1,4 @@
-//! Runs reconciles: a fresh instance each, on the guests' own runtime, under every limit, and dropped whole whatever happens.
+//! Runs reconciles: a fresh instance each, on the guests' own threads, under every limit, and dropped whole whatever happens.
 
 use std::{
     future::poll_fn,
@@ -13,7 +13,6 @@ use operetta_core::{
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
 };
 use tokio::{runtime::Handle, time::timeout};
-use tokio_util::task::AbortOnDropHandle;
 use wasmtime::{Store, component::Accessor};
 
 use crate::{
@@ -69,20 +68,27 @@ impl Reconciler for Operator {
         let slots = Arc::clone(&self.component.inner.slots);
         let slot = slots.acquire_owned().await.map_err(|e| host(&e))?;
         let (this, main) = (self.clone(), Handle::current());
-        let guest = self.component.inner.guests.spawn(async move {
-            let outcome = this.run(request, effects, main).await;
+        let meter = Meter::new(effects.limits().cpu);
+        let metered = Arc::clone(&meter);
+        let guest = async move {
+            let outcome = this.run(request, effects, main, metered).await;
             // Only now, since the store that held the instance is gone.
             drop(slot);
             outcome
-        });
-        AbortOnDropHandle::new(guest).await.map_err(|e| host(&e))?
+        };
+        self.component.inner.guests.run(&self.component.share, meter, guest).await.map_err(|e| host(&e))?
     }
 }
 
 impl Operator {
-    async fn run(&self, request: Request, effects: Arc<Effects>, main: Handle) -> Result<Outcome, Failure> {
-        let limits = effects.limits().clone();
-        let (meter, began) = (Meter::new(limits.cpu), Instant::now());
+    async fn run(
+        &self,
+        request: Request,
+        effects: Arc<Effects>,
+        main: Handle,
+        meter: Arc<Meter>,
+    ) -> Result<Outcome, Failure> {
+        let (limits, began) = (effects.limits().clone(), Instant::now());
         let _ticking = self.component.inner.ticker.run();
         let mut answer = None;
         let state = State::reconcile(Arc::clone(&effects), main, Memory::new(Arc::clone(&meter), &limits));
@@ -131,12 +137,13 @@ impl Operator {
     }
 }
 
-/// One instance that is called again and again on the guests' runtime, to measure what a fresh one costs. **No host may do this**: what one object leaves in it, the next
+/// One instance that is called again and again on the guests' threads, to measure what a fresh one costs. **No host may do this**: what one object leaves in it, the next
 /// one finds.
 pub struct Warm {
     /// None after a call that was cut off.
     instance: Option<(Store<State>, bindings::Operator)>,
     component: Arc<Component>,
+    meter: Arc<Meter>,
     _ticking: Ticking,
 }
 
@@ -151,20 +158,22 @@ impl Warm {
         let operator = component.pre.instantiate_async(&mut store).await;
         let operator = operator.map_err(|e| Fault::from(e).of_reconcile(limits.deadline, limits.cpu))?;
         let (instance, component) = (Some((store, operator)), Arc::clone(component));
-        Ok(Self { instance, _ticking: component.inner.ticker.run(), component })
+        Ok(Self { instance, _ticking: component.inner.ticker.run(), component, meter })
     }
 
     /// Calls it.
     pub async fn reconcile(&mut self, request: Request) -> Result<Outcome, Failure> {
         let lost = || Failure::Host("the instance is lost".to_owned());
         let (mut store, operator) = self.instance.take().ok_or_else(lost)?;
-        let call = self.component.inner.guests.spawn(async move {
+        let call = async move {
             let request = convert_request(&request);
             let call = async |accessor: &Accessor<State>| operator.call_reconcile(accessor, request).await;
             let ended = store.run_concurrent(call).await.and_then(|answer| answer);
             (store, operator, ended)
-        });
-        let (store, operator, ended) = AbortOnDropHandle::new(call).await.map_err(|_| lost())?;
+        };
+        let (guests, share) = (&self.component.inner.guests, &self.component.share);
+        let called = guests.run(share, Arc::clone(&self.meter), metered(Arc::clone(&self.meter), call)).await;
+        let (store, operator, ended) = called.map_err(|_| lost())?.map_err(|_| lost())?;
         self.instance = Some((store, operator));
         match ended {
             Ok(answer) => convert_answer(answer),

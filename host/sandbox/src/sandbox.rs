@@ -1,14 +1,10 @@
-//! What all components share: one engine with its pool of instances, the guests' runtime, the cache.
+//! What all components share: one engine with its pool of instances, the guests' threads, the cache.
 
-use std::{ffi::OsString, num::NonZero, path::PathBuf, sync::Arc};
+use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::{
-    runtime::{Handle, Runtime},
-    sync::Semaphore,
-    task::JoinHandle,
-};
+use tokio::sync::Semaphore;
 use wasmtime::Engine;
 
 use crate::{
@@ -16,6 +12,7 @@ use crate::{
     compile::CompileLimits,
     component::{self, Component, LoadError},
     engine::{self, Ticker},
+    guests::Guests,
 };
 
 /// Components that are described at the same time; their slots are not those of reconciles, so that guests that hang never hold up a load.
@@ -95,7 +92,7 @@ pub struct Occupancy {
     pub stacks: usize,
     /// Reconciles that run or are about to.
     pub reconciles: usize,
-    /// Tasks on the guests' runtime.
+    /// Tasks on the guests' threads.
     pub tasks: usize,
 }
 
@@ -138,42 +135,7 @@ impl Sandbox {
             instances: pool.as_ref().map_or(0, wasmtime::PoolingAllocatorMetrics::component_instances),
             stacks: pool.as_ref().map_or(0, wasmtime::PoolingAllocatorMetrics::stacks),
             reconciles: self.inner.concurrency.saturating_sub(self.inner.slots.available_permits()),
-            tasks: self.inner.guests.handle.metrics().num_alive_tasks(),
-        }
-    }
-}
-
-/// The runtime on which guests run, apart from watches and leases, so that guests that spin cost nobody else.
-pub(crate) struct Guests {
-    handle: Handle,
-    runtime: Option<Runtime>,
-}
-
-impl Guests {
-    fn start() -> std::io::Result<Self> {
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(cores)
-            .thread_name("guest")
-            .enable_all()
-            .build()?;
-        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
-    }
-
-    /// Runs a guest.
-    pub fn spawn<F>(&self, guest: F) -> JoinHandle<F::Output>
-    where
-        F: Future<Output: Send + 'static> + Send + 'static,
-    {
-        self.handle.spawn(guest)
-    }
-}
-
-impl Drop for Guests {
-    /// Without waiting, which an asynchronous context forbids; guests are cut off at their next tick.
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            tasks: self.inner.guests.tasks(),
         }
     }
 }

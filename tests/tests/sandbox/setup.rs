@@ -12,7 +12,7 @@ use operetta_core::{
     grant::{Grants, Rule},
     limit::{Limit, Limits},
     name::{ChannelName, ControllerName, DatabaseName, PluginName},
-    port::Caller,
+    port::{Caller, Kubernetes},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::ObjectKey,
 };
@@ -39,6 +39,13 @@ pub fn sandbox() -> Sandbox {
 pub fn imports() -> Vec<u8> {
     static GUEST: LazyLock<Vec<u8>> =
         LazyLock::new(|| Workspace::locate().unwrap().guest("imports", &Progress::stderr()).unwrap());
+    GUEST.clone()
+}
+
+/// The Rust guest for `wasm32-wasip2`, which uses nothing but its standard library.
+pub fn ordinary() -> Vec<u8> {
+    static GUEST: LazyLock<Vec<u8>> =
+        LazyLock::new(|| Workspace::locate().unwrap().ordinary_guest("ordinary", &Progress::stderr()).unwrap());
     GUEST.clone()
 }
 
@@ -110,6 +117,8 @@ impl Crash {
 pub struct Plugin {
     pub component: Arc<Component>,
     pub world: Arc<World>,
+    /// The world, unless a test puts an API server there.
+    pub kubernetes: Arc<dyn Kubernetes>,
     pub policy: Arc<ArcSwap<Policy>>,
     pub usage: Arc<Mutex<Vec<Usage>>>,
     /// The limits that were met on the way to an effect.
@@ -144,7 +153,9 @@ impl Plugin {
         };
         let policy = Policy { grants, limits, settings: [("colour".into(), "red".into())].into(), ..Policy::default() };
         let policy = Arc::new(ArcSwap::from_pointee(policy));
-        Self { component, world: Arc::default(), policy, usage: Arc::default(), exceeded: Arc::default() }
+        let world = Arc::<World>::default();
+        let kubernetes = world.clone();
+        Self { component, world, kubernetes, policy, usage: Arc::default(), exceeded: Arc::default() }
     }
 
     pub fn limit(&self, change: impl FnOnce(&mut Policy)) {
@@ -158,7 +169,7 @@ impl Plugin {
             Caller { plugin: PluginName::parse("demo").unwrap(), controller: ControllerName::parse("any").unwrap() };
         let world = &self.world;
         let ports = Ports {
-            kubernetes: world.clone(),
+            kubernetes: self.kubernetes.clone(),
             channels: world.clone(),
             databases: world.clone(),
             log: world.clone(),

@@ -1,5 +1,6 @@
 //! Bodies of writes: what they say of the object's identity must agree with the call, and what they leave out of it is filled in.
 
+use json_patch::{Patch, PatchOperation, jsonptr::Pointer};
 use operetta_core::{
     cache::KindInfo,
     name::Namespace,
@@ -7,6 +8,9 @@ use operetta_core::{
     resource::{ObjectKey, Resource},
 };
 use serde_json::{Map, Value};
+
+/// Of the metadata, what says which manager owns which field.
+const OWNERSHIP: &str = "managedFields";
 
 /// Parses an object and checks the identity that it gives: kind, API version, namespace and (where the call names one) name. Whatever of them is missing is filled in.
 pub fn object(
@@ -25,6 +29,8 @@ pub fn object(
         return Err(ApiError::Invalid(format!("{what}: `metadata` of the object is no map")));
     };
     identity(what, metadata, namespace, key, true)?;
+    // Read live, an object has it; sent back, it would say anew who owns which field.
+    metadata.remove(OWNERSHIP);
     let named = ["name", "generateName"]
         .iter()
         .any(|f| metadata.get(*f).and_then(Value::as_str).is_some_and(|n| !n.is_empty()));
@@ -36,7 +42,7 @@ pub fn object(
     Ok(Value::Object(object))
 }
 
-/// Parses a merge patch and checks it: where it names the object at all, it must be this one.
+/// Checks a merge patch: where it names the object at all, it must be this one. To be sent is what is returned, since readers of a text that says a key twice may differ.
 pub fn merge(what: &str, text: &str, resource: &Resource, kind: &KindInfo, key: &ObjectKey) -> Result<Value, ApiError> {
     let mut object = parse(what, text)?;
     for (field, wanted) in [("apiVersion", resource.api_version()), ("kind", kind.kind.clone())] {
@@ -44,10 +50,34 @@ pub fn merge(what: &str, text: &str, resource: &Resource, kind: &KindInfo, key: 
             agree(what, &mut object, field, &wanted)?;
         }
     }
-    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
-        identity(what, metadata, key.namespace.as_ref(), Some(key), false)?;
-    }
+    match object.get_mut("metadata") {
+        Some(Value::Object(metadata)) if metadata.contains_key(OWNERSHIP) => Err(owned(what)),
+        Some(Value::Object(metadata)) => identity(what, metadata, key.namespace.as_ref(), Some(key), false),
+        _ => Ok(()),
+    }?;
     Ok(Value::Object(object))
+}
+
+/// Checks a JSON patch: it may not say who owns what. To be sent is what is returned, as for [`merge`].
+pub fn json_patch(what: &str, text: &str) -> Result<Patch, ApiError> {
+    let wrong = |error| ApiError::Invalid(format!("{what}: not a JSON patch: {error}"));
+    let patch: Patch = serde_json::from_str(text).map_err(wrong)?;
+    // A whole object, or all its metadata, has it as well.
+    let covers = |path: &Pointer| {
+        let mut tokens = path.tokens();
+        let mut is = |name: &str| tokens.next().is_none_or(|token| token.decoded() == name);
+        is("metadata") && is(OWNERSHIP)
+    };
+    let touches = |operation: &PatchOperation| match operation {
+        PatchOperation::Test(_) => false,
+        PatchOperation::Move(moved) => covers(&moved.from) || covers(&moved.path),
+        operation => covers(operation.path()),
+    };
+    if patch.0.iter().any(touches) { Err(owned(what)) } else { Ok(patch) }
+}
+
+fn owned(what: &str) -> ApiError {
+    ApiError::Invalid(format!("{what}: metadata.{OWNERSHIP} is the API server's to write; leave it out"))
 }
 
 fn parse(what: &str, text: &str) -> Result<Map<String, Value>, ApiError> {

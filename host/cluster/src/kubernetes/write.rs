@@ -115,8 +115,7 @@ impl PluginKubernetes {
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
         let patch = body::merge(&what, patch, resource, &kind, key)?;
         let url = url(resource, key, subresource, &caller.field_manager());
-        let body = patch.to_string().into_bytes();
-        let request = url.request(Method::PATCH, Some("application/merge-patch+json"), body);
+        let request = url.request(Method::PATCH, Some("application/merge-patch+json"), patch.to_string().into_bytes());
         self.write(&what, resource, &kind, key, request).await
     }
 
@@ -130,12 +129,9 @@ impl PluginKubernetes {
     ) -> Result<Written, ApiError> {
         let what = describe("patch", resource, key, subresource);
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
-        // What is sent is what was understood, and judged, and not the text, of which the API server might understand something else.
-        let patch: json_patch::Patch = serde_json::from_str(patch)
-            .map_err(|error| ApiError::Invalid(format!("{what}: not a JSON patch: {error}")))?;
+        let patch = body::json_patch(&what, patch)?;
         let url = url(resource, key, subresource, &caller.field_manager());
-        let body = patch.to_string().into_bytes();
-        let request = url.request(Method::PATCH, Some("application/json-patch+json"), body);
+        let request = url.request(Method::PATCH, Some("application/json-patch+json"), patch.to_string().into_bytes());
         self.write(&what, resource, &kind, key, request).await
     }
 

@@ -1,15 +1,16 @@
-//! WASI 0.2 for components that come with a standard library: what they print becomes log lines; clocks and random work; files, environment and sockets are there and empty.
+//! WASI 0.2 for components that come with a standard library: what they print becomes log lines; clocks, which are coarse, and random work; files, environment and sockets are there and empty.
 
 use std::{
     mem::take,
     sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant, SystemTime},
 };
 
 use bytes::Bytes;
 use operetta_core::{effect::Effects, port::Level};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::{
-    WasiCtx,
+    HostMonotonicClock, HostWallClock, WasiCtx,
     cli::{IsTerminal, StdoutStream},
     p2::{OutputStream, Pollable, StreamResult},
 };
@@ -20,15 +21,46 @@ const RANDOM: u64 = 1 << 20;
 const ROOM: usize = 64 << 10;
 /// A line that is longer is cut there.
 const LINE: usize = 16 << 10;
+/// The step of a guest's clocks: finer than any operator needs, and a hundred times what tells a cached line of memory from one that is not, which would tell of neighbours.
+const GRAIN: Duration = Duration::from_micros(100);
 
-/// A context that has nothing but clocks, random numbers and, in a reconcile, output.
+/// A context that has nothing but coarse clocks, random numbers and, in a reconcile, output.
 pub(crate) fn context(effects: Option<&Arc<Effects>>) -> WasiCtx {
     let mut wasi = WasiCtx::builder();
+    wasi.monotonic_clock(Coarse(Instant::now())).wall_clock(Coarse(Instant::now()));
     if let Some(effects) = effects {
         let output = |target, level| Output { effects: Arc::clone(effects), target, level, line: Arc::default() };
         wasi.stdout(output("stdout", Level::Info)).stderr(output("stderr", Level::Warn));
     }
     wasi.max_random_size(RANDOM).build()
+}
+
+/// Clocks that show multiples of [`GRAIN`]; the monotonic one begins with the instance, so that it does not say how long the machine has been up.
+struct Coarse(Instant);
+
+fn coarse(time: Duration) -> Duration {
+    let nanos = time.as_nanos() - time.as_nanos() % GRAIN.as_nanos();
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+impl HostMonotonicClock for Coarse {
+    fn resolution(&self) -> u64 {
+        u64::try_from(GRAIN.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(coarse(self.0.elapsed()).as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl HostWallClock for Coarse {
+    fn resolution(&self) -> Duration {
+        GRAIN
+    }
+
+    fn now(&self) -> Duration {
+        coarse(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+    }
 }
 
 /// Collects lines: a standard library writes in pieces.

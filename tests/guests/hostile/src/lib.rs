@@ -54,10 +54,18 @@ pub enum Act {
     Chatter,
     /// Calls a gRPC channel that nobody granted.
     Call,
-    /// Reads without end.
+    /// Reads without end what the host has at hand.
     Pester,
     /// Changes its own spec each time, which wakes it again.
     Flap,
+    /// Asks the API server without end.
+    Reread,
+    /// Writes without end, and each write wakes it again.
+    Churn,
+    /// Publishes events without end.
+    Publish,
+    /// Computes a little and asks to be called again at once, so that no single reconcile takes much.
+    Nibble,
 }
 
 /// What its reconcile has to say.
@@ -104,6 +112,7 @@ pub fn plugin() -> Plugin {
         .controller(Controller::new("mischief", reconcile).status().wakes_on([Predicate::Generation]))
         // Granted, so that garbage gets as far as it can.
         .allow(Rule::of::<Mischief>([Verb::Create, Verb::Patch]))
+        .events()
 }
 
 operetta_sdk::export!(plugin);
@@ -162,6 +171,26 @@ async fn reconcile(ctx: &Context, mischief: Mischief) -> Result<Outcome, Failure
             let patch = json!({"spec": {"milliseconds": milliseconds}}).to_string();
             ctx.host().patch(&resource, &ctx.request().key, None, operetta_sdk::host::Patch::Merge(patch)).await?;
         }
+        Act::Reread => loop {
+            ctx.api::<Mischief>().get_live(name).await?;
+        },
+        Act::Churn => {
+            for version in 0_u64.. {
+                let status = MischiefStatus { version: version.to_string() };
+                ctx.api::<Mischief>().apply_status(name, &status).await?;
+            }
+        }
+        Act::Publish => {
+            for number in 0..5_000 {
+                ctx.events().normal("Published", &format!("number {number}")).await;
+            }
+        }
+        Act::Nibble => {
+            for step in 0..NIBBLE {
+                black_box(step);
+            }
+            return Ok(Outcome::RequeueAfter(Duration::ZERO));
+        }
     }
     Ok(Outcome::AwaitChange)
 }
@@ -170,6 +199,9 @@ async fn reconcile(ctx: &Context, mischief: Mischief) -> Result<Outcome, Failure
 fn crash(how: &str) -> ! {
     panic!("{how}")
 }
+
+/// Some two milliseconds of computing.
+const NIBBLE: u32 = 4_000_000;
 
 fn spin() -> ! {
     loop {

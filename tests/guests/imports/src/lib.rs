@@ -294,8 +294,18 @@ fn key(argument: &Value) -> ObjectKey {
     }
 }
 
+/// As JSON, or as text that need not be any, or something `times` times.
 fn body(argument: &Value) -> String {
-    argument.get("body").map(Value::to_string).unwrap_or_default()
+    let times = argument.get("times").and_then(Value::as_u64).and_then(|times| usize::try_from(times).ok());
+    match (text(argument, "text"), times) {
+        (Some(text), None) => text,
+        (Some(text), Some(times)) => {
+            let parts = (0..times).map(|number| text.replace("NUMBER", &number.to_string()));
+            let (before, after) = (self::text(argument, "before"), self::text(argument, "after"));
+            before.into_iter().chain(parts).chain(after).collect()
+        }
+        _ => argument.get("body").map(Value::to_string).unwrap_or_default(),
+    }
 }
 
 fn options(argument: &Value) -> Vec<(String, String)> {

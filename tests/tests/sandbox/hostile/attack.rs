@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::bombs;
-use crate::setup::{Crash, imports};
+use crate::setup::{Crash, imports, ordinary};
 
 /// One attack.
 #[derive(Deserialize)]
@@ -17,6 +17,9 @@ pub struct Attack {
     pub stopped_by: String,
     #[serde(default)]
     pub grants: Policy,
+    /// On an API server, by all that lies between, instead of on a port that only writes down what reached it.
+    #[serde(default)]
+    pub cluster: bool,
     pub guest: Guest,
     pub expect: Expect,
 }
@@ -50,6 +53,8 @@ pub enum Guest {
         #[serde(default)]
         argument: Value,
     },
+    /// The Rust guest for `wasm32-wasip2`: what it tries, and with what.
+    Ordinary(String, #[serde(default)] String),
 }
 
 /// See `tests/guests/crash.wat`.
@@ -129,6 +134,7 @@ impl Guest {
             Self::Component(text) => wat::parse_str(text).unwrap(),
             Self::Bytes(name) => bombs::make(name),
             Self::Imports { .. } => imports(),
+            Self::Ordinary(..) => ordinary(),
         }
     }
 
@@ -136,6 +142,7 @@ impl Guest {
     pub fn request(&self) -> (String, Option<String>) {
         match self {
             Self::Imports { command, argument } => (command.clone(), Some(argument.to_string())),
+            Self::Ordinary(attempt, argument) => (attempt.clone(), Some(Value::from(argument.as_str()).to_string())),
             _ => ("any".to_owned(), None),
         }
     }

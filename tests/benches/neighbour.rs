@@ -1,0 +1,206 @@
+//! What a well-behaved plugin notices of a hostile one in the same host: the time from a change at the API server to the write that its reconcile makes of it, alone
+//! and beside each attacker by turns. `cargo bench --bench neighbour` prints the table and says where the target is missed; the API server is a canned one, whose noise is small.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, channel::mpsc::UnboundedReceiver};
+use operetta_tests::{
+    canned::{Canned, Kind, Write},
+    components::Workspace,
+    control_plane::run_dir::RunDir,
+    host::{Document, Host, Launch, Log},
+    progress::Progress,
+};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+const KINDS: &[Kind] = &[VOLUME, CLAIM, MISCHIEF];
+const VOLUME: Kind = Kind { api_version: "demo.operetta.dev/v1", kind: "DemoVolume", plural: "demovolumes" };
+const CLAIM: Kind = Kind { api_version: "v1", kind: "PersistentVolumeClaim", plural: "persistentvolumeclaims" };
+const MISCHIEF: Kind = Kind { api_version: "hostile.example.com/v1", kind: "Mischief", plural: "mischiefs" };
+
+const NAMESPACE: &str = "bench";
+/// The well-behaved plugin, with a claim to read and a status to write for each change.
+const NEIGHBOUR: &str = "demo-volume";
+const ATTACKER: &str = "hostile";
+const VOLUMES: usize = 10;
+/// Objects of the attacker: enough for all places that it may have.
+const MISCHIEFS: usize = 100;
+/// Changes that are measured in each turn, one after another.
+const CHANGES: usize = 200;
+/// Between two of them, so that the neighbour is not what makes the host busy.
+const PAUSE: Duration = Duration::from_millis(8);
+const ROUNDS: usize = 5;
+/// What the slowest of a hundred may take beside an attacker, of what it takes alone.
+const TARGET: f64 = 1.2;
+const WITHIN: Duration = Duration::from_mins(1);
+
+/// What the attacker does, as the table and as its objects say it.
+const ATTACKS: [(&str, &str); 10] = [
+    ("computes without end", "loop"),
+    ("computes little, all the time", "nibble"),
+    ("takes all memory", "hoard"),
+    ("reads without end from the cache", "pester"),
+    ("reads without end from the server", "reread"),
+    ("writes without end", "churn"),
+    ("logs without end", "chatter"),
+    ("publishes events without end", "publish"),
+    ("crashes", "panic"),
+    ("is flooded with changes", FLOOD),
+];
+/// Behaves, while its objects change a thousand times a second.
+const FLOOD: &str = "behave";
+
+struct Bench {
+    canned: Arc<Canned>,
+    writes: UnboundedReceiver<Write>,
+    host: Host,
+    changes: usize,
+}
+
+fn main() -> Result<()> {
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return Ok(());
+    }
+    let only: Vec<_> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let built = Workspace::locate()?.build(&Progress::stderr())?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let run = RunDir::create()?;
+        let (canned, writes) = Canned::start(KINDS)?;
+        for number in 0..VOLUMES {
+            let (name, uid) = (format!("volume-{number}"), format!("volume-uid-{number}"));
+            let owner = json!({"apiVersion": VOLUME.api_version, "kind": VOLUME.kind, "name": name, "uid": uid, "controller": true});
+            let claim = json!({
+                "metadata": {"ownerReferences": [owner]},
+                "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+                "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}},
+            });
+            canned.put(&CLAIM, NAMESPACE, &name, claim);
+        }
+        let launch = Launch::new(&built, &canned.kubeconfig(run.path())?).namespace(NAMESPACE).log_level("info");
+        let host = launch.start(&run).await?;
+        for plugin in [NEIGHBOUR, ATTACKER] {
+            let component = built.component(plugin)?;
+            host.plugins().put(plugin, &component.code()?, &Document::of(component)?)?;
+            host.says(plugin, "plugin ready", Log::start(), WITHIN).await?;
+        }
+        let mut bench = Bench { canned: Arc::new(canned), writes, host, changes: 0 };
+        let attacks: Vec<_> = ATTACKS.into_iter().filter(|(_, act)| only.is_empty() || only.iter().any(|o| o == act)).collect();
+        bench.turn().await?;
+        let mut alone = Vec::new();
+        let mut beside = vec![Vec::new(); attacks.len()];
+        for _ in 0..ROUNDS {
+            for ((_, act), beside) in attacks.iter().zip(&mut beside) {
+                bench.calm().await?;
+                alone.push(bench.turn().await?);
+                beside.push(bench.attacked(act).await?);
+            }
+        }
+        print(&alone, attacks.iter().map(|(name, _)| *name).zip(&beside));
+        bench.host.stop().await?;
+        run.remove()
+    })
+}
+
+impl Bench {
+    /// The times of some changes, one after another.
+    async fn turn(&mut self) -> Result<Vec<Duration>> {
+        let mut times = Vec::new();
+        for _ in 0..CHANGES {
+            self.changes += 1;
+            let (number, text) = (self.changes % VOLUMES, format!("change-{}", self.changes));
+            let name = format!("volume-{number}");
+            let metadata = json!({"uid": format!("volume-uid-{number}"), "generation": self.changes});
+            let object = json!({"metadata": metadata, "spec": {"name": text, "size": 1}});
+            let changed = self.canned.put(&VOLUME, NAMESPACE, &name, object);
+            let path = format!("{}/status", VOLUME.path(NAMESPACE, &name));
+            let written = timeout(WITHIN, async {
+                loop {
+                    let write = self.writes.next().await.context("the server is gone")?;
+                    if write.path == path && write.body.pointer("/status/name").is_some_and(|name| *name == *text) {
+                        return anyhow::Ok(write.at);
+                    }
+                }
+            });
+            let written = written.await.with_context(|| format!("{name} was not reconciled"))??;
+            times.push(written.duration_since(changed));
+            sleep(PAUSE).await;
+        }
+        times.sort();
+        Ok(times)
+    }
+
+    /// The same while the attacker is at it.
+    async fn attacked(&mut self, act: &str) -> Result<Vec<Duration>> {
+        let name = |number| format!("mischief-{number}");
+        let change = |canned: &Canned, number: usize, generation: u64| {
+            let object = json!({"metadata": {"generation": generation}, "spec": {"act": act}});
+            canned.put(&MISCHIEF, NAMESPACE, &name(number), object);
+        };
+        (0..MISCHIEFS).for_each(|number| change(&self.canned, number, 1));
+        let canned = self.canned.clone();
+        let flood = async {
+            for generation in 2.. {
+                sleep(Duration::from_millis(10)).await;
+                (0..10).filter(|_| act == FLOOD).for_each(|number| change(&canned, number, generation));
+            }
+        };
+        let times = tokio::select! {
+            times = self.turn() => times?,
+            () = flood => unreachable!("it has no end"),
+        };
+        (0..MISCHIEFS).for_each(|number| self.canned.remove(&MISCHIEF, NAMESPACE, &name(number)));
+        Ok(times)
+    }
+
+    /// Waits until the host has nothing to do.
+    async fn calm(&mut self) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let before = self.host.cpu()?;
+            sleep(Duration::from_millis(300)).await;
+            if self.host.cpu()?.saturating_sub(before) < Duration::from_millis(10) {
+                return Ok(());
+            }
+            ensure!(began.elapsed() < WITHIN, "the host does not come to rest");
+        }
+    }
+}
+
+/// Of a hundred sorted times the slowest but one, or the middle one.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1)]
+}
+
+/// The middle of the turns' percentiles, so that what the machine did meanwhile in one of them is no figure of ours.
+fn middle(turns: &[Vec<Duration>], percent: usize) -> Duration {
+    let mut all: Vec<_> = turns.iter().map(|turn| percentile(turn, percent)).collect();
+    all.sort();
+    all[all.len() / 2]
+}
+
+fn print<'a>(alone: &[Vec<Duration>], beside: impl Iterator<Item = (&'static str, &'a Vec<Vec<Duration>>)>) {
+    println!(
+        "\nfrom a change to the write that follows from it, {ROUNDS} turns of {CHANGES} changes beside each attacker\n"
+    );
+    println!("| beside one that | p50 | p99 | of its p99 alone |");
+    println!("| --- | ---: | ---: | ---: |");
+    let (p50, p99) = (middle(alone, 50), middle(alone, 99));
+    println!("| is idle | {p50:.0?} | {p99:.0?} | |");
+    let mut worst = ("", 0.0_f64);
+    for (name, turns) in beside {
+        let slow = middle(turns, 99);
+        let times = slow.as_secs_f64() / p99.as_secs_f64();
+        println!("| {name} | {:.0?} | {slow:.0?} | {times:.2} |", middle(turns, 50));
+        if times > worst.1 {
+            worst = (name, times);
+        }
+    }
+    let verdict = if worst.1 <= TARGET { "reached" } else { "MISSED" };
+    println!("\nthe worst {}: {:.2} times (at most {TARGET}: {verdict})", worst.0, worst.1);
+}
