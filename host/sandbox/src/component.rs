@@ -148,7 +148,7 @@ pub(crate) async fn load(inner: &Arc<Inner>, wasm: Bytes) -> Result<Arc<Componen
             let _slot = inner_here.describe_slots.acquire().await;
             describe::describe(&inner_here, &code, &linker, wasi_p2).await.map(|manifest| (pre, manifest))
         };
-        let described = inner.guests.run_patiently(&share, describe).await;
+        let described = inner.guests.run_at_once(describe).await;
         described.map_err(|e| host("describe")(e.to_string()))??
     };
     if let Some(field) = claimed.as_ref().and_then(|claimed| claimed.difference(&manifest)) {

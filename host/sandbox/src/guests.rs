@@ -87,16 +87,16 @@ impl Guests {
         let prompt = self.prompt.handle.spawn(promptly(Arc::clone(share), meter, Box::pin(guest)));
         match AbortOnDropHandle::new(prompt).await? {
             Ok(output) => Ok(output),
-            Err(guest) => self.run_patiently(share, guest).await,
+            Err(guest) => AbortOnDropHandle::new(self.patient.handle.spawn(patiently(Arc::clone(share), guest))).await,
         }
     }
 
-    /// Runs what nobody waits for by the millisecond.
-    pub async fn run_patiently<F>(&self, share: &Arc<Share>, guest: F) -> Result<F::Output, JoinError>
+    /// Runs a guest that is not of a component yet, at once: the caller sees to it that there are few, and that each computes little.
+    pub async fn run_at_once<F>(&self, guest: F) -> Result<F::Output, JoinError>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        AbortOnDropHandle::new(self.patient.handle.spawn(patiently(Arc::clone(share), Box::pin(guest)))).await
+        AbortOnDropHandle::new(self.prompt.handle.spawn(guest)).await
     }
 
     /// Tasks that there are.
