@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("postgres-writer", &["operetta-sdk"], &["wasmtime*"]),
     ("hostile", &["operetta-sdk"], &["wasmtime*"]),
     ("imports", &["operetta-sdk"], &["wasmtime*"]),
+    ("ordinary", &[], &["operetta*", "wasmtime*"]),
     (TESTS, ANYTHING, &[]),
     ("operetta-fuzz", ANYTHING, &[]),
 ];
