@@ -98,7 +98,7 @@ impl Access {
         Ok(())
     }
 
-    /// The same, asking the API server whatever was said before.
+    /// Checks that the account may list and watch a kind, asking the API server whatever was said before.
     pub async fn recheck_watch(
         &self,
         actor: &Actor,

@@ -28,7 +28,7 @@ pub struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// Whether this access is allowed.
+    /// The question whether this access is allowed.
     pub fn of(access: &'a Access<'_>) -> Self {
         Self {
             verb: access.verb.as_str(),

@@ -2,8 +2,8 @@
 //!
 //! # Guarantees
 //! - **A guest never waits for another component's**: what computes little runs on prompt threads, of which a component holds at most one for each core but one.
-//! - What a component computes beyond [`RATE`], and whatever it computes at the same time as that, goes on on patient threads, which the system runs
-//!   when nobody else wants the core: a component that computes a lot has the whole machine while it is idle, and what is left of it while it is not.
+//! - What a component computes beyond [`RATE`] goes on on patient threads, which get little of a core that somebody else wants: a component that
+//!   computes a lot has the whole machine while it is idle, and what is left of it while it is not.
 //! - There components take turns, however many reconciles each has.
 //!
 //! # Assumptions
