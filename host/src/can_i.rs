@@ -185,7 +185,7 @@ async fn cluster(client: &Client, plugin: &Plugin, access: &Access<'_>) -> Resul
     if let Some(why) = objection(client, &Actor { plugin: plugin.name.clone(), account: account.clone() }).await? {
         return Ok(Half { allowed: false, says: why, add: None });
     }
-    if Question::of(access).ask(client, account).await? {
+    if Question::of(access).ask(client, Some(account)).await? {
         return Ok(Half { allowed: true, says: format!("lets service account {account} do it"), add: None });
     }
     let role = match access.namespace {

@@ -9,21 +9,15 @@ use std::{
     time::Duration,
 };
 
-use http::Request;
-use kube::Client;
 use operetta_core::{
     grant::Verb,
     name::{Actor, Namespace, ServiceAccount},
     port::ApiError,
     resource::Resource,
 };
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::{
-    identity::Identity,
-    request::{Fault, send_json},
-};
+use crate::{identity::Identity, review::Question};
 
 /// How long a yes is believed when somebody asks anew.
 const BELIEVED_FOR: Duration = Duration::from_secs(10);
@@ -31,15 +25,19 @@ const BELIEVED_FOR: Duration = Duration::from_secs(10);
 /// Between two looks at the rights of those who watch. Whoever came on a yes that was believed, or whose account was, has 30 s at most.
 pub const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(20);
 
-/// A question about a right.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Question {
-    actor: Actor,
-    verb: Verb,
-    group: String,
-    resource: String,
-    namespace: Option<Namespace>,
+/// Whose right to list and watch is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// The account's; that it was said a moment ago will do.
+    Account,
+    /// The account's, whatever was said before.
+    AccountAnew,
+    /// The host's under the account's name: the API server constrains what it may do as others.
+    Host,
 }
+
+/// What an account may do: a verb, with which kind, where.
+type Right = (Actor, Verb, Resource, Option<Namespace>);
 
 /// Why an account is not told of changes.
 #[derive(Debug)]
@@ -59,10 +57,10 @@ impl From<Refusal> for ApiError {
     }
 }
 
-/// Answers whether an account may list or watch.
+/// Answers whether an account may list and watch, and the host as that account.
 pub struct Access {
     identity: Arc<dyn Identity>,
-    allowed: Mutex<HashMap<Question, Instant>>,
+    allowed: Mutex<HashMap<Right, Instant>>,
 }
 
 impl Access {
@@ -71,83 +69,49 @@ impl Access {
         Self { identity, allowed: Mutex::default() }
     }
 
-    /// Checks that the account may list and watch a kind, in one namespace or in all, and the host as that account.
-    pub async fn check_watch(
+    /// Checks that a kind may be listed and watched, in one namespace or in all.
+    pub async fn check(
         &self,
-        actor: &Actor,
-        resource: &Resource,
-        namespace: Option<&Namespace>,
-    ) -> Result<(), Refusal> {
-        for verb in [Verb::List, Verb::Watch] {
-            self.check(actor, verb, resource, namespace, true).await?;
-        }
-        self.check_host(actor, resource, namespace).await
-    }
-
-    /// Checks that the host may list and watch a kind as that account: the API server constrains what it may do under other names.
-    pub async fn check_host(
-        &self,
+        whose: Whose,
         actor: &Actor,
         resource: &Resource,
         namespace: Option<&Namespace>,
     ) -> Result<(), Refusal> {
         for verb in [Verb::List, Verb::Watch] {
             let asked = Asked { verb, resource, namespace };
-            self.identity.check_host(actor, &asked).await?;
+            match whose {
+                Whose::Account => self.check_account(actor, &asked, false).await?,
+                Whose::AccountAnew => self.check_account(actor, &asked, true).await?,
+                Whose::Host => self.identity.check_host(actor, &asked).await?,
+            }
         }
         Ok(())
     }
 
-    /// Checks that the account may list and watch a kind, asking the API server whatever was said before.
-    pub async fn recheck_watch(
-        &self,
-        actor: &Actor,
-        resource: &Resource,
-        namespace: Option<&Namespace>,
-    ) -> Result<(), Refusal> {
-        for verb in [Verb::List, Verb::Watch] {
-            self.check(actor, verb, resource, namespace, false).await?;
-        }
-        Ok(())
-    }
-
-    async fn check(
-        &self,
-        actor: &Actor,
-        verb: Verb,
-        resource: &Resource,
-        namespace: Option<&Namespace>,
-        believe: bool,
-    ) -> Result<(), Refusal> {
+    async fn check_account(&self, actor: &Actor, asked: &Asked<'_>, anew: bool) -> Result<(), Refusal> {
         // The account may be gone, or no longer the plugin's, and RBAC would not know.
         let client = self.identity.client(actor).await.map_err(|error| match error {
             ApiError::Forbidden(why) => Refusal::Lacks(why),
             error => Refusal::Unasked(error),
         })?;
-        let question = Question {
-            actor: actor.clone(),
-            verb,
-            group: resource.group().to_owned(),
-            resource: resource.resource().to_owned(),
-            namespace: namespace.cloned(),
-        };
-        let asked = Instant::now();
+        let known = (actor.clone(), asked.verb, asked.resource.clone(), asked.namespace.cloned());
+        let now = Instant::now();
         {
             let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
             allowed.retain(|_, at| at.elapsed() < BELIEVED_FOR);
-            if !believe {
-                allowed.remove(&question);
-            } else if allowed.contains_key(&question) {
+            if anew {
+                allowed.remove(&known);
+            } else if allowed.contains_key(&known) {
                 return Ok(());
             }
         }
-        let attributes = Asked { verb, resource, namespace }.attributes(verb.as_str());
         let what = format!("cannot ask what service account {} may do", actor.account);
-        if review(&client, &attributes).await.map_err(|fault| Refusal::Unasked(fault.into_api_error(&what)))? {
-            self.allowed.lock().unwrap_or_else(PoisonError::into_inner).insert(question, asked);
+        let may = asked.question(asked.verb.as_str()).ask(&client, None).await;
+        if may.map_err(|fault| Refusal::Unasked(fault.into_api_error(&what)))? {
+            self.allowed.lock().unwrap_or_else(PoisonError::into_inner).insert(known, now);
             return Ok(());
         }
-        Err(Refusal::Lacks(missing(&actor.account, &Asked { verb, resource, namespace })))
+        Err(Refusal::Lacks(missing(&actor.account, asked)))
     }
 }
 
@@ -164,11 +128,14 @@ pub struct Asked<'a> {
 
 impl Asked<'_> {
     /// As an access review asks about it.
-    pub(crate) fn attributes(&self, verb: &str) -> Value {
-        json!({
-            "group": self.resource.group(), "version": self.resource.version(), "resource": self.resource.resource(),
-            "verb": verb, "namespace": self.namespace.map_or("", Namespace::as_str),
-        })
+    pub(crate) fn question<'a>(&'a self, verb: &'a str) -> Question<'a> {
+        Question {
+            verb,
+            group: self.resource.group(),
+            resource: self.resource.resource(),
+            namespace: self.namespace.map_or("", Namespace::as_str),
+            ..Question::default()
+        }
     }
 
     /// Which kind of role grants it.
@@ -197,18 +164,6 @@ impl std::fmt::Display for Asked<'_> {
             None => f.write_str(" in all namespaces"),
         }
     }
-}
-
-/// Asks the API server what the client may do itself.
-pub(crate) async fn review(client: &Client, attributes: &Value) -> Result<bool, Fault> {
-    let review = json!({
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes},
-    });
-    let request = Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
-        .header(http::header::CONTENT_TYPE, "application/json")
-        .body(review.to_string().into_bytes())?;
-    let answer = send_json(client, request).await?;
-    Ok(answer.pointer("/status/allowed").and_then(Value::as_bool) == Some(true))
 }
 
 /// What RBAC lacks, ready to paste.

@@ -23,14 +23,15 @@ use operetta_core::{
     port::ApiError,
     resource::Resource,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::{runtime::Handle, time::Instant};
 use tower::Service;
 
 use crate::{
-    access::{Asked, Refusal, review},
+    access::{Asked, Refusal},
     install::{PLUGIN_LABEL, Way},
     request::{Fault, Url, send_json},
+    review::Question,
 };
 
 /// How long an account is believed to be there and to name its plugin. With the time between two looks at the rights of those who watch, a
@@ -96,11 +97,9 @@ impl Impersonation {
         }
         let asked = Instant::now();
         let (group, verb) = Way::Classic.becoming();
-        let attributes = json!({
-            "group": group, "resource": "serviceaccounts", "verb": verb,
-            "namespace": actor.account.namespace.as_str(), "name": actor.account.name.as_str(),
-        });
-        let may = review(&self.host, &attributes).await?;
+        let (namespace, name) = (actor.account.namespace.as_str(), actor.account.name.as_str());
+        let becoming = Question { verb, group, resource: "serviceaccounts", namespace, name, ..Question::default() };
+        let may = becoming.ask(&self.host, None).await?;
         if let Some(known) = self.clients.lock().unwrap_or_else(PoisonError::into_inner).get_mut(actor) {
             known.classic = Some((may, asked));
         }
@@ -144,7 +143,7 @@ impl Identity for Impersonation {
             return Ok(());
         }
         let Some(verb) = Way::Constrained.acting(asked.verb.as_str()) else { return Ok(()) };
-        if review(&self.host, &asked.attributes(&verb)).await.map_err(unasked)? {
+        if asked.question(&verb).ask(&self.host, None).await.map_err(unasked)? {
             return Ok(());
         }
         let rule = asked.rule(

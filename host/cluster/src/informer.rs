@@ -29,7 +29,11 @@ use self::{
     run::{Parts, run},
     store::Tap,
 };
-use crate::{access::Access, discovery::Discovery, identity::Identity};
+use crate::{
+    access::{Access, Whose},
+    discovery::Discovery,
+    identity::Identity,
+};
 
 /// What one informer watches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -162,7 +166,9 @@ impl Informers for SharedInformers {
             }
         }
         for namespace in &namespaces {
-            self.parts.access.check_watch(actor, resource, *namespace).await?;
+            for whose in [Whose::Account, Whose::Host] {
+                self.parts.access.check(whose, actor, resource, *namespace).await?;
+            }
         }
         let (sender, changes) = mpsc::unbounded_channel();
         let tap = Arc::new(Tap::new(sender, namespaces.len()));

@@ -1,4 +1,4 @@
-//! What the cluster lets a service account do, asked with the rights of whoever asks (SubjectAccessReview). Changes nothing and impersonates nobody.
+//! What the cluster lets whoever asks do, or, with the right to ask about others, a service account. Changes nothing and impersonates nobody.
 
 use http::Request;
 use kube::Client;
@@ -40,24 +40,30 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Whether the account may, as RBAC and whatever else authorizes there has it.
+    /// Whether the account may, or whoever asks where none is named, as RBAC and whatever else authorizes there has it.
     ///
     /// # Errors
-    /// The cluster cannot be asked, or whoever asks may not.
-    pub async fn ask(&self, client: &Client, account: &ServiceAccount) -> Result<bool, Fault> {
+    /// The cluster cannot be asked, or whoever asks may not ask about others.
+    pub async fn ask(&self, client: &Client, account: Option<&ServiceAccount>) -> Result<bool, Fault> {
         let Self { verb, group, resource, subresource, namespace, name } = self;
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-            "spec": {
-                "user": account.user(),
-                // Into these the API server puts whoever is a service account.
-                "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{}", account.namespace), "system:authenticated"],
-                "resourceAttributes": {
-                    "verb": verb, "group": group, "resource": resource, "subresource": subresource, "namespace": namespace, "name": name,
-                },
-            },
+        let attributes = json!({
+            "verb": verb, "group": group, "resource": resource, "subresource": subresource, "namespace": namespace, "name": name,
         });
-        let request = Request::post("/apis/authorization.k8s.io/v1/subjectaccessreviews")
+        let (kind, spec) = match account {
+            None => ("SelfSubjectAccessReview", json!({"resourceAttributes": attributes})),
+            Some(account) => {
+                // Into these the API server puts whoever is a service account.
+                let groups = [
+                    "system:serviceaccounts",
+                    &format!("system:serviceaccounts:{}", account.namespace),
+                    "system:authenticated",
+                ];
+                let spec = json!({"user": account.user(), "groups": groups, "resourceAttributes": attributes});
+                ("SubjectAccessReview", spec)
+            }
+        };
+        let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
+        let request = Request::post(format!("/apis/authorization.k8s.io/v1/{}s", kind.to_ascii_lowercase()))
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(review.to_string().into_bytes())?;
         let answer = send_json(client, request).await?;

@@ -54,7 +54,7 @@ pub(super) async fn rows(client: &Client, spec: &PluginSpec, account: &ServiceAc
                     namespace: place,
                     name,
                 };
-                if !question.ask(client, account).await? && !refused.contains(&verb.as_str()) {
+                if !question.ask(client, Some(account)).await? && !refused.contains(&verb.as_str()) {
                     refused.push(verb.as_str());
                 }
             }

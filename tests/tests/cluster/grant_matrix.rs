@@ -248,7 +248,7 @@ impl Sample {
     /// Waits until RBAC knows of what was installed.
     async fn comes_through(&self, access: &Access<'_>, stage: &Stage) {
         eventually("RBAC has come through", SOON, async || {
-            ensure!(Question::of(access).ask(&stage.layer.client(), &self.account).await?, "{access:?}: not yet");
+            ensure!(Question::of(access).ask(&stage.layer.client(), Some(&self.account)).await?, "{access:?}: not yet");
             Ok(())
         })
         .await
@@ -325,7 +325,7 @@ impl Sample {
     async fn judge(&self, cell: &Cell<'_>, stage: &Stage) -> anyhow::Result<&'static str> {
         let access = cell.access();
         let host = self.host(&access);
-        let rbac = Question::of(&access).ask(&stage.layer.client(), &self.account).await?;
+        let rbac = Question::of(&access).ask(&stage.layer.client(), Some(&self.account)).await?;
         let asked = if cell.can_be_asked() { Some(cell.ask(&self.effects()).await) } else { None };
         let denied = asked.as_ref().map(|asked| match asked {
             // Nothing is there to replace, and to make it is another right.
@@ -347,7 +347,7 @@ impl Sample {
                 Ok("granted, and out of bounds")
             }
             (Err(_), true) => {
-                let everyones = Question::of(&access).ask(&stage.layer.client(), &stage.bare).await?;
+                let everyones = Question::of(&access).ask(&stage.layer.client(), Some(&stage.bare)).await?;
                 ensure!(everyones, "granted by RBAC, and not by the host");
                 Ok("everyone's right, and not a plugin's")
             }

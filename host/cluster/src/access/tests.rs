@@ -1,7 +1,7 @@
 //! What an account may watch, asked for and believed for a while.
 
 use operetta_core::resource::Resource;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::{
@@ -24,7 +24,7 @@ async fn a_yes_is_believed_for_a_while_and_a_no_never() {
     let here = namespace("n");
     let asked =
         || api.sent().into_iter().filter(|s| s.path.ends_with("reviews") && s.user.is_some()).collect::<Vec<_>>();
-    let check = async || access.check_watch(&actor("p"), &pods, Some(&here)).await;
+    let check = async || access.check(Whose::Account, &actor("p"), &pods, Some(&here)).await;
     let Err(Refusal::Lacks(why)) = check().await else { panic!() };
     assert!(why.contains("may not list pods in namespace n"), "{why}");
     assert_eq!(asked().len(), 1);
@@ -35,11 +35,11 @@ async fn a_yes_is_believed_for_a_while_and_a_no_never() {
     let review: Value = serde_json::from_str(&asked()[2].body).unwrap();
     assert_eq!(
         review["spec"]["resourceAttributes"],
-        json!({"group": "", "version": "v1", "resource": "pods", "verb": "watch", "namespace": "n"})
+        json!({"group": "", "resource": "pods", "subresource": "", "verb": "watch", "namespace": "n", "name": ""})
     );
     assert_eq!(asked()[2].user, Some(actor("p").account.user()));
     tokio::time::advance(BELIEVED_FOR).await;
     check().await.unwrap();
-    access.recheck_watch(&actor("p"), &pods, Some(&here)).await.unwrap();
+    access.check(Whose::AccountAnew, &actor("p"), &pods, Some(&here)).await.unwrap();
     assert_eq!(asked().len(), 7);
 }

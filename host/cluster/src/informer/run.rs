@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use super::store::Informer;
 use crate::{
-    access::{Access, LOOK_AGAIN_AFTER, Refusal},
+    access::{Access, LOOK_AGAIN_AFTER, Refusal, Whose},
     discovery::Discovery,
     identity::Identity,
     object::{Entry, Watched},
@@ -55,31 +55,18 @@ async fn recheck(informer: &Informer, parts: &Parts) {
     loop {
         tokio::time::sleep(LOOK_AGAIN_AFTER).await;
         for actor in informer.actors() {
-            recheck_actor(informer, parts, &actor).await;
+            may_still(Whose::AccountAnew, informer, parts, &actor).await;
         }
     }
 }
 
-/// Answers whether the account still has the right, and ends its streams if not. An API server that cannot be asked changes nothing: it cannot tell anything new either.
-async fn recheck_actor(informer: &Informer, parts: &Parts, actor: &Actor) -> bool {
+/// Answers whether it is still allowed, and ends the account's streams if not. An API server that cannot be asked changes nothing: it cannot tell anything new either.
+async fn may_still(whose: Whose, informer: &Informer, parts: &Parts, actor: &Actor) -> bool {
     let watched = &informer.watched;
-    match parts.access.recheck_watch(actor, &watched.resource, watched.namespace.as_ref()).await {
+    match parts.access.check(whose, actor, &watched.resource, watched.namespace.as_ref()).await {
         Err(Refusal::Lacks(why)) => {
-            warn!(plugin = %actor.plugin, account = %actor.account, resource = %watched.resource, why, "an account lost its right to watch");
+            warn!(plugin = %actor.plugin, account = %actor.account, resource = %watched.resource, why, "the right to watch is lost");
             informer.revoke(actor);
-            false
-        }
-        _ => true,
-    }
-}
-
-/// Answers whether the host may watch as this sponsor, and ends its streams if not.
-async fn recheck_host(informer: &Informer, parts: &Parts, sponsor: &Actor) -> bool {
-    let watched = &informer.watched;
-    match parts.access.check_host(sponsor, &watched.resource, watched.namespace.as_ref()).await {
-        Err(Refusal::Lacks(why)) => {
-            warn!(plugin = %sponsor.plugin, resource = %watched.resource, why, "the host lost its right to watch as an account");
-            informer.revoke(sponsor);
             false
         }
         _ => true,
@@ -137,7 +124,9 @@ async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, 
             }
             End::Refused(why) => {
                 refusals += 1;
-                if recheck_actor(informer, parts, &sponsor).await && recheck_host(informer, parts, &sponsor).await {
+                if may_still(Whose::AccountAnew, informer, parts, &sponsor).await
+                    && may_still(Whose::Host, informer, parts, &sponsor).await
+                {
                     // RBAC says yes and the request is refused all the same: an authorizer that knows more, or RBAC that changes right now.
                     *failures += 1;
                     warn!(%resource, sponsor = %sponsor.account, why, "a watch is refused and tried again");

@@ -11,7 +11,10 @@ use operetta_core::{
 use serde_json::{Value, json};
 
 use super::{ESTABLISHED_WITHIN, GONE_WITHIN, How, InstallError, Outcome, preflight::Change};
-use crate::request::{Fault, Url, send_json};
+use crate::{
+    request::{Fault, Url, send_json},
+    review::Question,
+};
 
 /// An object that will be installed.
 pub(super) struct Planned {
@@ -57,11 +60,15 @@ impl Planned {
     }
 
     /// As an access review asks about it.
-    pub fn attributes(&self, verb: &str) -> Value {
-        json!({
-            "group": self.resource.group(), "version": self.resource.version(), "resource": self.resource.resource(),
-            "namespace": self.namespace().map_or("", Namespace::as_str), "name": self.name(), "verb": verb,
-        })
+    pub fn question<'a>(&'a self, verb: &'a str) -> Question<'a> {
+        Question {
+            verb,
+            group: self.resource.group(),
+            resource: self.resource.resource(),
+            namespace: self.namespace().map_or("", Namespace::as_str),
+            name: self.name(),
+            ..Question::default()
+        }
     }
 
     /// As people say it: `patch clusterroles.rbac.authorization.k8s.io "operetta:petstore"`.

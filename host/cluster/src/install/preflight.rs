@@ -2,10 +2,10 @@
 //! there, and of each object how it would be, by a dry run of the API server.
 
 use kube::Client;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{How, InstallError, Outcome, PLUGIN_LABEL, planned::Planned};
-use crate::access::review;
+use crate::review::Question;
 
 /// What would become of one object.
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ pub(super) struct Rights<'a> {
 
 impl<'a> Rights<'a> {
     pub(super) async fn of(client: &'a Client) -> Result<Self, InstallError> {
-        let everything = json!({"group": "*", "resource": "*", "verb": "*"});
+        let everything = Question { group: "*", resource: "*", verb: "*", ..Question::default() };
         Ok(Self { client, everything: ask(client, &everything).await? })
     }
 
@@ -110,13 +110,13 @@ impl<'a> Rights<'a> {
         if self.everything {
             return Ok(true);
         }
-        ask(self.client, &object.attributes(verb)).await
+        ask(self.client, &object.question(verb)).await
     }
 }
 
-async fn ask(client: &Client, attributes: &Value) -> Result<bool, InstallError> {
+async fn ask(client: &Client, question: &Question<'_>) -> Result<bool, InstallError> {
     let refused = |fault| InstallError::Refused { what: "selfsubjectaccessreview.authorization.k8s.io".into(), fault };
-    review(client, attributes).await.map_err(refused)
+    question.ask(client, None).await.map_err(refused)
 }
 
 /// Whether the new CRD can take the place of the one that is there.
