@@ -5,7 +5,7 @@
 mod holders;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use futures::{
     stream::{BoxStream, SelectAll},
 };
 use operetta_core::{
-    cache::{Cached, Change, Informers, KindInfo, Scope, Subscription},
+    cache::{Cached, Change, Extent, Informers, KindInfo, Scope, Subscription},
     effect::{Effects, Policy, Ports},
     limit::Limit,
     looping::{Guard, Step},
@@ -108,25 +108,29 @@ pub struct Version {
     pub own_share: Arc<Semaphore>,
 }
 
+/// How much of each kind is watched.
+pub type Extents = BTreeMap<Resource, Vec<Extent>>;
+
 /// The watches of one controller, started; see [`Watches::start`].
 pub struct Watches {
     subscriptions: Vec<(Vec<Source>, Subscription)>,
 }
 
 impl Watches {
-    /// Subscribes to each kind of the controller.
+    /// Subscribes to as much of each kind of the controller as it is given.
     ///
     /// # Errors
     /// A kind may not be watched by this account, or the API server cannot be asked.
     pub async fn start(
         informers: &dyn Informers,
         actor: &Actor,
-        scope: &Scope,
+        extents: &Extents,
         spec: &manifest::Controller,
     ) -> Result<Self, ApiError> {
         let mut subscriptions = Vec::new();
         for (resource, roles) in sources(spec) {
-            subscriptions.push((roles, informers.subscribe(actor, &resource, scope).await?));
+            let extents = extents.get(&resource).map(Vec::as_slice).unwrap_or_default();
+            subscriptions.push((roles, informers.subscribe(actor, &resource, extents).await?));
         }
         Ok(Self { subscriptions })
     }

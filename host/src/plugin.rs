@@ -37,7 +37,7 @@ pub use self::{
 };
 use crate::{
     catalog::{Entry, Object},
-    controller::{Controller, Mode, Shared, Watches},
+    controller::{Controller, Extents, Mode, Shared, Watches},
     credentials::Vault,
     plugin_objects::Objects,
     telemetry::{Metrics, PluginMetrics},
@@ -206,6 +206,7 @@ struct Running {
     owner: Option<String>,
     account: ServiceAccount,
     scope: Scope,
+    extents: Extents,
     shared: Arc<Shared>,
     controllers: HashMap<ControllerName, Controller>,
     claim: Claim,
@@ -240,6 +241,7 @@ struct Prepared {
     owner: Option<String>,
     account: ServiceAccount,
     scope: Scope,
+    extents: Extents,
     policy: Policy,
     ports: Ports,
     claim: Claim,

@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use operetta_api::{KeyRef, PluginStatus, Reference};
 use operetta_cluster::plugins::PartError;
 use operetta_core::{
-    cache::{Cached, Change, Informers, KindInfo, Scope, Subscription},
+    cache::{Cached, Change, Extent, Informers, KindInfo, Scope, Subscription},
     effect::Effects,
     manifest::Manifest,
     name::{Actor, ConfigKey, ConfigName, Digest, Namespace, PluginName, Subresource},
@@ -87,7 +87,7 @@ struct State {
 struct Watch {
     actor: Actor,
     resource: Resource,
-    scope: Scope,
+    extents: Vec<Extent>,
     sender: mpsc::UnboundedSender<Change>,
     alive: Arc<AtomicBool>,
     told: bool,
@@ -116,7 +116,7 @@ impl Watch {
     }
 
     fn wants(&self, resource: &str, key: &ObjectKey) -> bool {
-        self.resource.to_string() == resource && self.scope.contains(key.namespace.as_ref())
+        self.resource.to_string() == resource && Extent::from(key).wider().any(|extent| self.extents.contains(&extent))
     }
 }
 
@@ -207,12 +207,12 @@ impl World {
         }
     }
 
-    /// The watches that run: account, kind and scope.
-    pub fn watches(&self) -> Vec<(String, String, Scope)> {
+    /// The watches that run: account, kind and how much of it.
+    pub fn watches(&self) -> Vec<(String, String, Vec<Extent>)> {
         let state = self.state();
         let alive = state.watches.iter().filter(|watch| watch.alive.load(Ordering::SeqCst));
         let mut all: Vec<_> =
-            alive.map(|w| (w.actor.account.to_string(), w.resource.resource().to_owned(), w.scope.clone())).collect();
+            alive.map(|w| (w.actor.account.to_string(), w.resource.resource().to_owned(), w.extents.clone())).collect();
         all.sort_by_key(|(account, resource, _)| (account.clone(), resource.clone()));
         all
     }
@@ -248,7 +248,12 @@ pub struct Cluster(pub Arc<World>);
 
 #[async_trait]
 impl Informers for Cluster {
-    async fn subscribe(&self, actor: &Actor, resource: &Resource, scope: &Scope) -> Result<Subscription, ApiError> {
+    async fn subscribe(
+        &self,
+        actor: &Actor,
+        resource: &Resource,
+        extents: &[Extent],
+    ) -> Result<Subscription, ApiError> {
         // As over a network: everybody else goes first.
         tokio::task::yield_now().await;
         let state = &mut *self.0.state();
@@ -257,9 +262,9 @@ impl Informers for Cluster {
         }
         let (sender, changes) = mpsc::unbounded_channel();
         let alive = Arc::new(AtomicBool::new(true));
-        let (actor, resource, scope) = (actor.clone(), resource.clone(), scope.clone());
+        let (actor, resource, extents) = (actor.clone(), resource.clone(), extents.to_vec());
         let silent = state.silent.as_ref() == Some(&resource);
-        let mut watch = Watch { actor, resource, scope, sender, alive: alive.clone(), told: false };
+        let mut watch = Watch { actor, resource, extents, sender, alive: alive.clone(), told: false };
         if !silent {
             watch.tell_all(&state.objects);
         }

@@ -10,8 +10,9 @@ use std::{
 };
 
 use operetta_core::{
+    cache::Extent,
     grant::Verb,
-    name::{Actor, Namespace, ServiceAccount},
+    name::{Actor, Namespace, ObjectName, ServiceAccount},
     port::ApiError,
     resource::Resource,
 };
@@ -36,8 +37,8 @@ pub enum Whose {
     Host,
 }
 
-/// What an account may do: a verb, with which kind, where.
-type Right = (Actor, Verb, Resource, Option<Namespace>);
+/// What an account may do: a verb, with how much of which kind.
+type Right = (Actor, Verb, Resource, Extent);
 
 /// Why an account is not told of changes.
 #[derive(Debug)]
@@ -69,16 +70,16 @@ impl Access {
         Self { identity, allowed: Mutex::default() }
     }
 
-    /// Checks that a kind may be listed and watched, in one namespace or in all.
+    /// Checks that this much of a kind may be listed and watched.
     pub async fn check(
         &self,
         whose: Whose,
         actor: &Actor,
         resource: &Resource,
-        namespace: Option<&Namespace>,
+        extent: &Extent,
     ) -> Result<(), Refusal> {
         for verb in [Verb::List, Verb::Watch] {
-            let asked = Asked { verb, resource, namespace };
+            let asked = Asked { verb, resource, extent };
             match whose {
                 Whose::Account => self.check_account(actor, &asked, false).await?,
                 Whose::AccountAnew => self.check_account(actor, &asked, true).await?,
@@ -94,7 +95,7 @@ impl Access {
             ApiError::Forbidden(why) => Refusal::Lacks(why),
             error => Refusal::Unasked(error),
         })?;
-        let known = (actor.clone(), asked.verb, asked.resource.clone(), asked.namespace.cloned());
+        let known = (actor.clone(), asked.verb, asked.resource.clone(), asked.extent.clone());
         let now = Instant::now();
         {
             let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,15 +116,15 @@ impl Access {
     }
 }
 
-/// What is asked for: a verb on all objects of a kind, in one namespace or in all.
+/// What is asked for: a verb on so much of a kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
     /// What to do.
     pub verb: Verb,
     /// With which kind.
     pub resource: &'a Resource,
-    /// Where; none is everywhere.
-    pub namespace: Option<&'a Namespace>,
+    /// With how much of it.
+    pub extent: &'a Extent,
 }
 
 impl Asked<'_> {
@@ -133,20 +134,23 @@ impl Asked<'_> {
             verb,
             group: self.resource.group(),
             resource: self.resource.resource(),
-            namespace: self.namespace.map_or("", Namespace::as_str),
+            namespace: self.extent.namespace.as_ref().map_or("", Namespace::as_str),
+            name: self.extent.name.as_ref().map_or("", ObjectName::as_str),
             ..Question::default()
         }
     }
 
     /// Which kind of role grants it.
     pub(crate) fn role(&self) -> &'static str {
-        if self.namespace.is_some() { "Role" } else { "ClusterRole" }
+        if self.extent.namespace.is_some() { "Role" } else { "ClusterRole" }
     }
 
     /// The rule that grants these verbs, ready to paste.
     pub(crate) fn rule(&self, verbs: &str) -> String {
+        let names = self.extent.name.as_ref();
+        let names = names.map(|name| format!(" resourceNames: [{:?}],", name.as_str())).unwrap_or_default();
         format!(
-            "{{apiGroups: [{:?}], resources: [{:?}], verbs: [{verbs}]}}",
+            "{{apiGroups: [{:?}], resources: [{:?}],{names} verbs: [{verbs}]}}",
             self.resource.group(),
             self.resource.resource()
         )
@@ -159,10 +163,7 @@ impl std::fmt::Display for Asked<'_> {
         if !self.resource.group().is_empty() {
             write!(f, " of group {}", self.resource.group())?;
         }
-        match self.namespace {
-            Some(namespace) => write!(f, " in namespace {namespace}"),
-            None => f.write_str(" in all namespaces"),
-        }
+        write!(f, "{}", self.extent)
     }
 }
 

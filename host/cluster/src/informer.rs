@@ -1,4 +1,4 @@
-//! The shared watch caches: one informer for each kind and namespace (or all namespaces), whoever subscribes.
+//! The shared watch caches: one informer for each extent of a kind (all of it, a namespace of it, one object of it), whoever subscribes.
 //!
 //! It starts with its first subscriber and stops with its last. **It never widens access**: each watch runs as one of its subscribers, its sponsor; the others are told of
 //! changes only as far as they could list and watch themselves, which is asked when they come and then every 20 s. Secrets are never shared.
@@ -16,8 +16,8 @@ use std::{
 
 use async_trait::async_trait;
 use operetta_core::{
-    cache::{Informers, Scope, Subscription},
-    name::{Actor, Namespace},
+    cache::{Extent, Informers, Subscription},
+    name::Actor,
     port::ApiError,
     resource::{ObjectKey, Resource},
 };
@@ -40,16 +40,16 @@ use crate::{
 pub(crate) struct Watched {
     /// The kind.
     pub resource: Resource,
-    /// Where; none is everywhere.
-    pub namespace: Option<Namespace>,
+    /// How much of it.
+    pub extent: Extent,
     /// For whom alone, where it is not shared.
     pub owner: Option<Actor>,
 }
 
 impl Watched {
-    fn of(actor: &Actor, resource: &Resource, namespace: Option<&Namespace>) -> Self {
+    fn of(actor: &Actor, resource: &Resource, extent: Extent) -> Self {
         let secret = resource.group().is_empty() && resource.resource() == "secrets";
-        Self { resource: resource.clone(), namespace: namespace.cloned(), owner: secret.then(|| actor.clone()) }
+        Self { resource: resource.clone(), extent, owner: secret.then(|| actor.clone()) }
     }
 }
 
@@ -88,27 +88,19 @@ impl SharedInformers {
         self.running_informers().len()
     }
 
-    /// The synced informer that a plugin subscribes to and whose watch covers a namespace (none: all of them), if there is one.
-    pub(crate) fn covering(
-        &self,
-        actor: &Actor,
-        resource: &Resource,
-        namespace: Option<&Namespace>,
-    ) -> Option<Arc<Informer>> {
+    /// The synced informer that a plugin subscribes to and whose watch sees all of an extent, if there is one.
+    pub(crate) fn covering(&self, actor: &Actor, resource: &Resource, extent: &Extent) -> Option<Arc<Informer>> {
         let running = self.running_informers();
-        let find = |namespace: Option<&Namespace>| {
-            let running = running.get(&Watched::of(actor, resource, namespace))?;
-            running.informer.serves(actor).then(|| Arc::clone(&running.informer))
-        };
-        find(namespace).or_else(|| namespace.and_then(|_| find(None)))
+        let mut covering = extent.wider().filter_map(|extent| running.get(&Watched::of(actor, resource, extent)));
+        covering.find(|running| running.informer.serves(actor)).map(|running| Arc::clone(&running.informer))
     }
 
     /// All informers that will see a write of this object by this plugin.
     pub(crate) fn seeing(&self, actor: &Actor, resource: &Resource, key: &ObjectKey) -> Vec<Arc<Informer>> {
         let running = self.running_informers();
-        let everywhere = running.get(&Watched::of(actor, resource, None));
-        let here = key.namespace.as_ref().and_then(|n| running.get(&Watched::of(actor, resource, Some(n))));
-        everywhere.into_iter().chain(here).map(|running| Arc::clone(&running.informer)).collect()
+        let object = Extent::from(key);
+        let covering = object.wider().filter_map(|extent| running.get(&Watched::of(actor, resource, extent)));
+        covering.map(|running| Arc::clone(&running.informer)).collect()
     }
 
     fn join(&self, watched: Watched, actor: &Actor, tap: &Arc<Tap>) -> Seat {
@@ -148,15 +140,16 @@ impl Drop for Seat {
 
 #[async_trait]
 impl Informers for SharedInformers {
-    async fn subscribe(&self, actor: &Actor, resource: &Resource, scope: &Scope) -> Result<Subscription, ApiError> {
-        let namespaces: Vec<Option<&Namespace>> = match scope {
-            Scope::All => vec![None],
-            Scope::Namespaces(set) => set.iter().map(Some).collect(),
-        };
+    async fn subscribe(
+        &self,
+        actor: &Actor,
+        resource: &Resource,
+        extents: &[Extent],
+    ) -> Result<Subscription, ApiError> {
         let what = format!("cannot watch {resource}");
         let kind = self.parts.discovery.lookup(resource).await.map_err(|fault| fault.into_api_error(&what))?;
         if let Some(kind) = kind {
-            if !kind.info.namespaced && *scope != Scope::All {
+            if !kind.info.namespaced && extents.iter().any(|extent| extent.namespace.is_some()) {
                 return Err(ApiError::Invalid(format!(
                     "{what}: it is cluster-scoped, and the plugin is limited to namespaces; remove the limit or the watch"
                 )));
@@ -165,15 +158,15 @@ impl Informers for SharedInformers {
                 return Err(ApiError::Invalid(format!("{what}: the API server offers no watch of this kind")));
             }
         }
-        for namespace in &namespaces {
+        for extent in extents {
             for whose in [Whose::Account, Whose::Host] {
-                self.parts.access.check(whose, actor, resource, *namespace).await?;
+                self.parts.access.check(whose, actor, resource, extent).await?;
             }
         }
         let (sender, changes) = mpsc::unbounded_channel();
-        let tap = Arc::new(Tap::new(sender, namespaces.len()));
-        let seats: Vec<Seat> =
-            namespaces.into_iter().map(|n| self.join(Watched::of(actor, resource, n), actor, &tap)).collect();
+        let tap = Arc::new(Tap::new(sender, extents.len()));
+        let join = |extent: &Extent| self.join(Watched::of(actor, resource, extent.clone()), actor, &tap);
+        let seats: Vec<Seat> = extents.iter().map(join).collect();
         Ok(Subscription { kind: self.parts.discovery.watch(resource), changes, guard: Box::new(seats) })
     }
 }

@@ -16,7 +16,7 @@ use std::{
 use async_trait::async_trait;
 use http::Request;
 use operetta_core::{
-    cache::{KindInfo, Scope},
+    cache::{Extent, KindInfo, Scope},
     name::{Actor, ContinueToken, FieldSelector, LabelSelector, Namespace, Subresource},
     port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch, Written},
     resource::{ObjectKey, Resource},
@@ -149,7 +149,8 @@ impl PluginKubernetes {
             Some(text) => Some(Requirements::parse(text.as_str())?),
             None => None,
         };
-        let (entries, resource_version) = self.informers.covering(&self.actor, resource, namespace)?.list(namespace)?;
+        let extent = Extent { namespace: namespace.cloned(), name: None };
+        let (entries, resource_version) = self.informers.covering(&self.actor, resource, &extent)?.list(namespace)?;
         let items: Vec<_> = entries
             .into_iter()
             .map(|entry| Arc::clone(&entry.cached.json))
@@ -239,7 +240,7 @@ impl Kubernetes for PluginKubernetes {
         if !live {
             // Whatever an informer covers is a kind that exists; the scope is checked all the same.
             self.check_scope(&what, key.namespace.as_ref())?;
-            match self.informers.covering(&self.actor, resource, key.namespace.as_ref()).map(|i| i.get(key)) {
+            match self.informers.covering(&self.actor, resource, &key.into()).map(|i| i.get(key)) {
                 Some(Reading::Known(entry)) => return Ok(Arc::clone(&entry.cached.json)),
                 Some(Reading::Absent) => {
                     self.kind(&what, resource, key.namespace.as_ref()).await?;
@@ -323,7 +324,7 @@ impl Kubernetes for PluginKubernetes {
         let what = format!("publish an event about {} {}", event.resource, event.key);
         let kind = self.kind(&what, &event.resource, event.key.namespace.as_ref()).await?;
         let informer: Option<Arc<Informer>> =
-            self.informers.covering(&self.actor, &event.resource, event.key.namespace.as_ref());
+            self.informers.covering(&self.actor, &event.resource, &Extent::from(&event.key));
         let known = match informer.map(|i| i.get(&event.key)) {
             Some(Reading::Known(entry)) => Some(entry),
             _ => None,

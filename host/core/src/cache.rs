@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::{
     annotation::{PAUSED, RECONCILE_REQUESTED},
-    name::{Actor, NameError, Namespace},
+    name::{Actor, NameError, Namespace, ObjectName},
     port::ApiError,
     resource::{ObjectKey, Resource},
 };
@@ -165,11 +166,59 @@ impl Scope {
         }
     }
 
+    /// All of a kind that lies within.
+    pub fn extents(&self) -> Vec<Extent> {
+        let of = |namespace| Extent { namespace, name: None };
+        match self {
+            Self::All => vec![of(None)],
+            Self::Namespaces(set) => set.iter().cloned().map(Some).map(of).collect(),
+        }
+    }
+
     /// Whether an object of this namespace lies within.
     pub fn contains(&self, namespace: Option<&Namespace>) -> bool {
         match self {
             Self::All => true,
             Self::Namespaces(set) => namespace.is_some_and(|n| set.contains(n)),
+        }
+    }
+}
+
+/// How much of a kind one watch sees.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Extent {
+    /// Where; none is everywhere.
+    pub namespace: Option<Namespace>,
+    /// Only the object of this name (everywhere: the one of each namespace); none is all of them.
+    pub name: Option<ObjectName>,
+}
+
+impl Extent {
+    /// The extents that have all that this one has, itself among them; those of whole kinds first.
+    pub fn wider(&self) -> impl Iterator<Item = Self> {
+        let names = [None].into_iter().chain(self.name.clone().map(Some));
+        names.flat_map(|name| {
+            let namespaces = self.namespace.clone().map(Some).into_iter().chain([None]);
+            namespaces.map(move |namespace| Self { namespace, name: name.clone() })
+        })
+    }
+}
+
+impl From<&ObjectKey> for Extent {
+    fn from(key: &ObjectKey) -> Self {
+        Self { namespace: key.namespace.clone(), name: Some(key.name.clone()) }
+    }
+}
+
+/// As a sentence goes on after the kind: ` named x in namespace n`.
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, " named {name}")?;
+        }
+        match &self.namespace {
+            Some(namespace) => write!(f, " in namespace {namespace}"),
+            None => f.write_str(" in all namespaces"),
         }
     }
 }
@@ -196,12 +245,13 @@ pub struct Subscription {
 /// The shared watch caches.
 #[async_trait]
 pub trait Informers: Send + Sync {
-    /// Subscribes a plugin, as its account, to the changes of a kind. Answers at once where the kind exists; a kind that does not exist yet is waited for in the background and
-    /// counts as synced and empty until then, since a CRD may be installed after the plugin.
+    /// Subscribes a plugin, as its account, to the changes of what lies in these extents of a kind, which are to have nothing in common. Answers at once where the kind exists; a
+    /// kind that does not exist yet is waited for in the background and counts as synced and empty until then, since a CRD may be installed after the plugin.
     ///
     /// # Errors
-    /// `Forbidden` where the account may not list and watch the kind in that scope, naming what RBAC lacks; `Unavailable` where the API server cannot be asked.
-    async fn subscribe(&self, actor: &Actor, resource: &Resource, scope: &Scope) -> Result<Subscription, ApiError>;
+    /// `Forbidden` where the account may not list and watch one of them, naming what RBAC lacks; `Unavailable` where the API server cannot be asked.
+    async fn subscribe(&self, actor: &Actor, resource: &Resource, extents: &[Extent])
+    -> Result<Subscription, ApiError>;
 }
 
 #[cfg(test)]
@@ -230,6 +280,21 @@ mod tests {
         for object in [json!(null), json!([]), json!({"metadata": 1}), json!({"metadata": {"name": "a/b"}})] {
             assert!(Cached::of(object).is_err());
         }
+    }
+
+    #[test]
+    fn an_extent_lies_within_its_namespace_its_name_and_everything() {
+        let wider = |namespace, name| {
+            let key = ObjectKey::parse(namespace, name).unwrap();
+            Extent::from(&key).wider().map(|extent| extent.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            wider(Some("n"), "x"),
+            [" in namespace n", " in all namespaces", " named x in namespace n", " named x in all namespaces"]
+        );
+        assert_eq!(wider(None, "x"), [" in all namespaces", " named x in all namespaces"]);
+        let all = Extent { namespace: Some(Namespace::parse("n").unwrap()), name: None };
+        assert!(all.wider().all(|extent| extent.name.is_none()), "what is named lies within no part of it");
     }
 
     #[test]

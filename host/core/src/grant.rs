@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    cache::Extent,
     name::{ChannelName, DatabaseName, Namespace, ObjectName, Subresource},
     resource::Resource,
 };
@@ -258,6 +259,21 @@ impl Grants {
         Err(access.missing(access.words()))
     }
 
+    /// How much of a kind may be listed and watched in a namespace (none: in all): all of it, or else the objects that rules name.
+    pub fn watchable(&self, resource: &Resource, namespace: Option<&Namespace>) -> Vec<Extent> {
+        let may = |name: Option<&ObjectName>| {
+            let access = |verb| Access { verb, resource, subresource: None, namespace, name };
+            [Verb::List, Verb::Watch].into_iter().all(|verb| self.check(&access(verb)).is_ok())
+        };
+        let extent = |name| Extent { namespace: namespace.cloned(), name };
+        if may(None) {
+            return vec![extent(None)];
+        }
+        let names = self.rules.iter().flat_map(|rule| &rule.resource_names);
+        let names: BTreeSet<_> = names.filter_map(|name| ObjectName::parse(name).ok()).collect();
+        names.into_iter().filter(|name| may(Some(name))).map(Some).map(extent).collect()
+    }
+
     /// Whether the channel may be called.
     pub fn check_channel(&self, channel: &str) -> Result<ChannelName, Denial> {
         self.channels.iter().find(|granted| granted.as_str() == channel).cloned().ok_or_else(|| {
@@ -397,6 +413,37 @@ mod tests {
         assert!(check(placed(), Verb::List, "pods", Some("a"), None).is_ok());
         assert!(check(placed(), Verb::List, "pods", Some("b"), None).is_err());
         assert!(check(placed(), Verb::List, "pods", None, None).is_err());
+    }
+
+    #[test]
+    fn what_may_be_watched_is_all_of_a_kind_or_what_rules_name() {
+        let a = Namespace::parse("a").unwrap();
+        let watchable = |rules: Vec<Rule>, namespace: Option<&Namespace>| {
+            let grants = Grants { rules: rules.into(), ..Grants::default() };
+            let extents = grants.watchable(&Resource::parse("", "v1", "pods").unwrap(), namespace);
+            extents.iter().map(|extent| format!("pods{extent}")).collect::<Vec<_>>()
+        };
+        let named = |names: &[&str], verbs: &[&str]| Rule {
+            resource_names: names.iter().map(|&name| name.into()).collect(),
+            ..rule(&[""], &["pods"], verbs)
+        };
+        let whole = || rule(&[""], &["pods"], &["list", "watch"]);
+        // Both verbs, by whichever rules; of what nobody can be called nothing.
+        let rules = vec![
+            named(&["x", "y", "a/b"], &["list", "watch"]),
+            named(&["z", "w"], &["list"]),
+            named(&["z"], &["watch", "get"]),
+            Rule { resource_names: vec!["d".into()], ..rule(&["apps"], &["*"], &["*"]) },
+        ];
+        let names = ["x", "y", "z"];
+        assert_eq!(watchable(rules.clone(), Some(&a)), names.map(|name| format!("pods named {name} in namespace a")));
+        assert_eq!(watchable(rules.clone(), None), names.map(|name| format!("pods named {name} in all namespaces")));
+        assert_eq!(watchable([rules.clone(), vec![whole()]].concat(), None), ["pods in all namespaces"]);
+        let here = Rule { namespaces: vec![a.clone()], ..whole() };
+        assert_eq!(watchable([rules, vec![here.clone()]].concat(), Some(&a)), ["pods in namespace a"]);
+        assert_eq!(watchable(vec![here], None), [""; 0]);
+        let listed = vec![rule(&[""], &["pods"], &["list"]), named(&["x"], &["watch"])];
+        assert_eq!(watchable(listed, Some(&a)), ["pods named x in namespace a"]);
     }
 
     #[test]

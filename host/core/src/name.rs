@@ -234,6 +234,13 @@ name!(
 );
 
 impl FieldSelector {
+    /// The one that leaves the object of this name.
+    pub fn naming(name: &ObjectName) -> Self {
+        // Names may have what selectors are made of.
+        let escaped = name.as_str().replace(',', "\\,").replace('=', "\\=");
+        Self(format!("metadata.name={escaped}").into())
+    }
+
     /// The one object that it leaves, where it names one, as the API server's authorization sees it: by `metadata.name=NAME`.
     pub fn object(&self) -> Option<ObjectName> {
         // A backslash would escape what follows.
@@ -463,6 +470,12 @@ mod tests {
         {
             assert_eq!(named(text).as_deref(), Some("a"), "{text}");
         }
+        for name in ["a", "a.b", "system:node"] {
+            let name = ObjectName::parse(name).unwrap();
+            assert_eq!(FieldSelector::naming(&name).object(), Some(name));
+        }
+        let strange = ObjectName::parse("a,metadata.namespace=b").unwrap();
+        assert_eq!(FieldSelector::naming(&strange).as_str(), r"metadata.name=a\,metadata.namespace\=b");
         for text in [
             "metadata.name!=a",
             "metadata.namespace=a",

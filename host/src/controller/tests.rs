@@ -87,7 +87,8 @@ fn spec() -> manifest::Controller {
 }
 
 async fn watches(world: &Arc<World>, spec: &manifest::Controller) -> Watches {
-    Watches::start(&Cluster(world.clone()), &actor(), &Scope::All, spec).await.unwrap()
+    let extents = spec.kinds().into_iter().map(|kind| (kind.clone(), Scope::All.extents())).collect();
+    Watches::start(&Cluster(world.clone()), &actor(), &extents, spec).await.unwrap()
 }
 
 impl Scene {

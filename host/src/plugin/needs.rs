@@ -1,4 +1,4 @@
-//! What a plugin must be granted to start: its controllers list and watch their kinds.
+//! What a plugin must be granted to start: its controllers list and watch their kinds, or objects of them that rules name.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,16 @@ use operetta_core::{
 };
 
 use super::{Phase, Problem};
+use crate::controller::Extents;
 
-/// Each kind must be granted in each namespace; the missing rules are told all at once, ready to paste.
+/// How much of each kind its controllers will watch. Something of it must be granted in each namespace; the missing rules are told all at once, ready to paste.
 pub(crate) fn check(
     plugin: &PluginName,
     is_object: bool,
     manifest: &Manifest,
     grants: &Grants,
     scope: &Scope,
-) -> Result<(), Problem> {
+) -> Result<Extents, Problem> {
     let places: Vec<Option<&Namespace>> = match scope {
         Scope::All => vec![None],
         Scope::Namespaces(set) if set.is_empty() => {
@@ -28,9 +29,15 @@ pub(crate) fn check(
         }
         Scope::Namespaces(set) => set.iter().map(Some).collect(),
     };
-    let mut missing = BTreeMap::new();
+    let (mut extents, mut missing) = (Extents::new(), BTreeMap::new());
     for resource in manifest.controllers.iter().flat_map(|controller| controller.kinds()) {
+        let mut all = Vec::new();
         for namespace in &places {
+            let watchable = grants.watchable(resource, *namespace);
+            if !watchable.is_empty() {
+                all.extend(watchable);
+                continue;
+            }
             for verb in [Verb::List, Verb::Watch] {
                 let access = Access { verb, resource, subresource: None, namespace: *namespace, name: None };
                 if grants.check(&access).is_err() {
@@ -38,9 +45,10 @@ pub(crate) fn check(
                 }
             }
         }
+        extents.insert(resource.clone(), all);
     }
     if missing.is_empty() {
-        return Ok(());
+        return Ok(extents);
     }
     let place = if is_object { "the Plugin".to_owned() } else { format!("{plugin}.yaml") };
     let (what, yaml): (Vec<_>, Vec<_>) = missing.into_iter().unzip();

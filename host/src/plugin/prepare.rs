@@ -7,7 +7,6 @@ use operetta_api::{ConfigMapSource, DeletionPolicy, Plugin as Document, PluginSp
 use operetta_cluster::plugins::PartError;
 use operetta_core::{
     bounds::Bounds,
-    cache::Scope,
     effect::{Policy, Ports},
     grant::Remedy,
     manifest::Manifest,
@@ -20,7 +19,7 @@ use super::{Code, Phase, Plugin, Prepared, Problem, Reason, Step, claims::kind_o
 use crate::{
     catalog::{Entry, Object, Wasm},
     channels::GrpcChannels,
-    controller::{Mode, Watches},
+    controller::{Extents, Mode, Watches},
     databases::DatabasePools,
     package,
 };
@@ -204,7 +203,7 @@ impl Plugin {
         let bounds = Bounds::of(&self.name, &code.manifest.controllers, &account, &scope);
         let mut policy = Policy { bounds, ..spec.policy() };
         policy.grants.host_namespace = Some(self.host.namespace.clone());
-        needs::check(&self.name, object.is_some(), &code.manifest, &policy.grants, &scope)?;
+        let extents = needs::check(&self.name, object.is_some(), &code.manifest, &policy.grants, &scope)?;
         let vault = &self.host.vault;
         let channels = GrpcChannels::open(&spec.grants.channels, policy.limits.message, vault).await?;
         let variable = |name: &str| std::env::var(name).ok();
@@ -220,7 +219,7 @@ impl Plugin {
         let actor = Actor { plugin: self.name.clone(), account };
         let port = self.host.identities.port(&actor, &scope).await;
         let port = port.map_err(|e| refused(Phase::Grant, &e))?;
-        let watches = self.watches(&code.manifest, &actor, &scope).await;
+        let watches = self.watches(&code.manifest, &actor, &extents).await;
         let watches = watches.map_err(|e| refused(Phase::Start, &e))?;
         // Before the first object can hold a finalizer of it, the Plugin is held itself.
         let declares = code.manifest.controllers.iter().any(|controller| !controller.finalizers.is_empty());
@@ -237,6 +236,7 @@ impl Plugin {
             owner,
             account: actor.account,
             scope,
+            extents,
             policy,
             ports,
             claim,
@@ -295,17 +295,17 @@ impl Plugin {
         &self,
         manifest: &Manifest,
         actor: &Actor,
-        scope: &Scope,
+        extents: &Extents,
     ) -> Result<HashMap<ControllerName, Watches>, ApiError> {
         let mut watches = HashMap::new();
         for spec in &manifest.controllers {
             let kept = self.running.as_ref().is_some_and(|running| {
                 running.account == actor.account
-                    && running.scope == *scope
+                    && spec.kinds().iter().all(|&kind| running.extents.get(kind) == extents.get(kind))
                     && running.controllers.get(&spec.name).is_some_and(|c| c.spec() == spec && !c.is_lost())
             });
             if !kept {
-                let started = Watches::start(&*self.host.informers, actor, scope, spec).await?;
+                let started = Watches::start(&*self.host.informers, actor, extents, spec).await?;
                 watches.insert(spec.name.clone(), started);
             }
         }

@@ -54,7 +54,8 @@ impl Plugin {
 
     /// The switch.
     fn exchange(&mut self, prepared: Prepared) {
-        let Prepared { code, spec, mode, owner, account, scope, policy, ports, claim, mut watches, since } = prepared;
+        let Prepared { code, spec, mode, owner, account, scope, extents, policy, ports, claim, mut watches, since } =
+            prepared;
         let before = self.running.take();
         let exchanged = before.is_some();
         // A document that leaves the code and its concurrency alone leaves the reconciles in flight counted.
@@ -119,7 +120,8 @@ impl Plugin {
         self.vitals.begin(holders.collect(), guards.collect());
         self.metrics.loaded(&code.manifest.version, &code.digest.short(), was);
         let arriving = Some(Arriving { exchanged, since });
-        self.running = Some(Running { code, spec, mode, owner, account, scope, shared, controllers, claim, arriving });
+        self.running =
+            Some(Running { code, spec, mode, owner, account, scope, extents, shared, controllers, claim, arriving });
     }
 
     /// The same goes on, in another mode.

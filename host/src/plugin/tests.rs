@@ -1,5 +1,6 @@
 //! Plugins on fakes of the ports, with paused time: how versions come, take over and go.
 
+mod grants;
 mod objects;
 
 use std::{
@@ -8,7 +9,6 @@ use std::{
 };
 
 use operetta_core::{
-    grant::Rule,
     name::Namespace,
     port::ListOptions,
     reconcile::{Cause, Failure, Outcome},
@@ -141,7 +141,7 @@ async fn a_plugin_that_is_dropped_in_runs_and_stops_when_it_is_removed() {
     seat.runs("1").await;
     assert!(seat.status.borrow().settled);
     stage.runs.count(1).await;
-    assert_eq!(stage.world.watches(), [("operetta-plugins/demo".into(), "things".into(), Scope::All)]);
+    assert_eq!(stage.world.watches(), [("operetta-plugins/demo".into(), "things".into(), Scope::All.extents())]);
     assert!(stage.memory.0.lock().unwrap().contains_key("demo"));
     let digest = Digest::of(&version("1")).short();
     let info = format!("operetta_plugin_info{{plugin=\"demo\",version=\"1\",digest=\"{digest}\"}} 1");
@@ -418,7 +418,7 @@ async fn only_the_component_that_the_document_pins_runs() {
     seat.put(&version("3"), &elsewhere);
     assert_eq!(seat.problem("the document pins").await.running.unwrap().0, "2");
     tokio::time::sleep(Duration::from_mins(1)).await;
-    assert_eq!(stage.world.watches()[0].2, Scope::All);
+    assert_eq!(stage.world.watches()[0].2, Scope::All.extents());
 }
 
 #[tokio::test(start_paused = true)]
@@ -542,7 +542,7 @@ async fn another_scope_or_account_restarts_the_watches_and_nothing_else_does() {
         seat.put(&version("1"), &granted_and(&more));
         stage.runs.count(2).await;
         seat.runs("1").await;
-        assert_eq!(stage.world.watches(), [(account.to_owned(), "things".to_owned(), scope)]);
+        assert_eq!(stage.world.watches(), [(account.to_owned(), "things".to_owned(), scope.extents())]);
         assert_eq!(stage.world.subscriptions.load(atomic::Ordering::SeqCst), subscriptions);
     }
     assert_eq!(stage.components.loads(), 1);
@@ -603,28 +603,6 @@ async fn a_controller_by_another_name_waits_for_the_reconciles_of_the_one_before
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_grants_are_named_all_at_once_as_rules_to_paste() {
-    let stage = Stage::new();
-    let owner = component("1", |manifest| {
-        manifest["name"] = "called-otherwise-by-its-author".into();
-        manifest["controllers"][0]["owns"] = json!([{"group": "x.example.com", "version": "v1", "resource": "parts"}]);
-    });
-    for places in [json!([]), json!(["n", "m"])] {
-        let mut seat = stage.plug("demo", &owner, &json!({"namespaces": places}));
-        let problem = seat.problem("is not granted").await.problem.unwrap().to_string();
-        let (text, yaml) = problem.split_once("demo.yaml:\n").unwrap();
-        for missing in ["list things", "watch things", "list parts", "watch parts"] {
-            assert!(text.contains(missing), "{missing} is not in {text}");
-        }
-        let rules: Vec<Rule> = serde_saphyr::from_str(yaml).unwrap();
-        seat.put(&owner, &json!({"namespaces": places, "grants": {"rules": rules}}));
-        seat.runs("1").await;
-        seat.entries.send_replace(Entry::Gone);
-        seat.until("the end", |status| status.running.is_none()).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_plugin_works_only_where_the_host_does_too() {
     let stage = Stage::new();
     let scope = Scope::Namespaces([Namespace::parse("n").unwrap()].into());
@@ -635,7 +613,7 @@ async fn a_plugin_works_only_where_the_host_does_too() {
     seat.problem("grant: no namespace is left").await;
     seat.put(&version("1"), &granted());
     seat.runs("1").await;
-    assert_eq!(stage.world.watches()[0].2, scope);
+    assert_eq!(stage.world.watches()[0].2, scope.extents());
 }
 
 #[tokio::test(start_paused = true)]

@@ -211,9 +211,12 @@ async fn the_hosts_own_narrow_rights_suffice_either_way() {
         }
         let admin = layer().await;
         let p = admin.capable("p").await;
-        let narrow = narrow(admin, way, &p, vec![rule("", "configmaps", &["*"])]).await;
+        let named = Rule { resource_names: vec!["one".into()], ..rule("", "secrets", &["list", "watch"]) };
+        let narrow = narrow(admin, way, &p, vec![rule("", "configmaps", &["*"]), named]).await;
         let since = position(&narrow.namespace).await;
         let _subscription = narrow.subscribe(&p, &config_maps()).await;
+        let secrets = Resource::parse("", "v1", "secrets").unwrap();
+        let _of_one = narrow.subscribe_to(&p, &secrets, &narrow.only("one")).await;
         let kubernetes = narrow.kubernetes(&p);
         let body = json!({"metadata": {"name": "a"}}).to_string();
         kubernetes.create(&caller("p"), &config_maps(), Some(&narrow.here()), body).await.unwrap();
@@ -252,7 +255,8 @@ async fn the_host_can_do_nothing_as_an_account_that_the_plugins_rules_do_not_say
     assert!(said.contains("impersonate-on:serviceaccount:create") && said.contains("`operetta install`"), "{said}");
     let read = kubernetes.get(&caller("p"), &deployments, &narrow.key("a"), true).await;
     assert!(matches!(read, Err(ApiError::Forbidden(_))), "{read:?}");
-    let Err(ApiError::Forbidden(said)) = narrow.cluster.informers().subscribe(&p, &deployments, &narrow.scope()).await
+    let Err(ApiError::Forbidden(said)) =
+        narrow.cluster.informers().subscribe(&p, &deployments, &narrow.scope().extents()).await
     else {
         panic!("a watch that the host may not have")
     };

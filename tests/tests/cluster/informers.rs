@@ -1,18 +1,24 @@
 //! The shared informers on a real API server: who watches what, and what happens when kinds and rights come and go.
 
-use anyhow::ensure;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use kube::{
+    ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
 use operetta_core::{
-    name::{FieldSelector, LabelSelector},
-    port::{ApiError, ListOptions},
+    cache::Change,
+    name::{Actor, FieldSelector, LabelSelector},
+    port::{self, ApiError, ListOptions},
     resource::Resource,
 };
-use operetta_tests::eventually;
-use serde_json::json;
+use operetta_tests::{eventually, kinds::memcacheds};
+use serde_json::{Value, json};
 
 use crate::{
-    layer::{A_WHILE, caller, config_maps, layer, next, told},
-    shared::{SOON, position},
+    layer::{A_WHILE, Layer, caller, config_maps, layer, next, told},
+    shared::{SOON, host, plug, position, reconciles, settled},
 };
 
 #[tokio::test]
@@ -79,7 +85,7 @@ async fn an_account_without_rights_is_refused_and_admitted_as_soon_as_it_has_the
     let layer = layer().await;
     let account = layer.account("p").await;
     let Err(ApiError::Forbidden(why)) =
-        layer.cluster.informers().subscribe(&account, &config_maps(), &layer.scope()).await
+        layer.cluster.informers().subscribe(&account, &config_maps(), &layer.scope().extents()).await
     else {
         panic!("refused");
     };
@@ -135,6 +141,153 @@ async fn what_is_cached_is_read_without_a_request_and_by_nobody_else() {
     }
 }
 
+/// Lets an account do all with the config maps of these names, and no others.
+async fn allow_named(layer: &Layer, actor: &Actor, names: &[&str]) {
+    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": names, "verbs": ["*"]}]);
+    layer.allow_by(actor, &rules).await;
+}
+
+#[tokio::test]
+async fn an_account_that_may_read_one_object_watches_it_alone_and_shares_it_with_those_who_may() {
+    let layer = layer().await;
+    let (p, q) = (layer.account("p").await, layer.account("q").await);
+    allow_named(&layer, &p, &["a"]).await;
+    allow_named(&layer, &q, &["a", "b"]).await;
+    let since = position(&layer.namespace).await;
+    let mut first = layer.subscribe_to(&p, &config_maps(), &layer.only("a")).await;
+    let both = [layer.only("a"), layer.only("b")].concat();
+    let mut second = layer.subscribe_to(&q, &config_maps(), &both).await;
+    assert_eq!(layer.cluster.watches(), 2, "that of a is shared");
+    let place = layer.namespace.name();
+    for (extents, what) in [
+        (layer.scope().extents(), format!("configmaps in namespace {place}")),
+        (layer.only("b"), format!("configmaps named b in namespace {place}")),
+    ] {
+        let Err(ApiError::Forbidden(why)) = layer.cluster.informers().subscribe(&p, &config_maps(), &extents).await
+        else {
+            panic!("{what} are not p's to see");
+        };
+        assert!(why.contains(&format!("{place}/p may not list {what};")), "{why}");
+    }
+    for name in ["c", "b", "a"] {
+        layer
+            .apply("", "v1", "ConfigMap", "configmaps", &json!({"metadata": {"name": name}, "data": {"x": "1"}}))
+            .await;
+    }
+    let Change::Object { key, .. } = next(&mut first).await else { panic!("a change") };
+    assert_eq!(key, layer.key("a"), "whatever else came, came before");
+    let mut seen = BTreeSet::new();
+    while seen.len() < 2 {
+        if let Change::Object { key, .. } = next(&mut second).await {
+            seen.insert(key);
+        }
+    }
+    assert_eq!(seen, ["a", "b"].map(|name| layer.key(name)).into());
+
+    // The cache answers for what it watches, own writes included, and for nothing else.
+    let kubernetes = layer.kubernetes(&p);
+    kubernetes.get(&caller("p"), &config_maps(), &layer.key("a"), false).await.unwrap();
+    let patch = port::Patch::Merge(json!({"data": {"x": "2"}}).to_string());
+    kubernetes.patch(&caller("p"), &config_maps(), &layer.key("a"), None, patch).await.unwrap();
+    let own = kubernetes.get(&caller("p"), &config_maps(), &layer.key("a"), false).await.unwrap();
+    assert!(own.contains(r#""x":"2""#), "{own}");
+    let others = kubernetes.get(&caller("p"), &config_maps(), &layer.key("b"), false).await;
+    assert!(matches!(others, Err(ApiError::Forbidden(_))), "{others:?}");
+    let Change::Object { key, new, .. } = next(&mut first).await else { panic!("a change") };
+    assert!(key == layer.key("a") && new.is_some_and(|new| new.json.contains(r#""x":"2""#)));
+    let tried = tokio::time::timeout(A_WHILE, next(&mut first)).await;
+    assert!(tried.is_err(), "{tried:?}");
+
+    drop((first, second));
+    assert_eq!(layer.cluster.watches(), 0);
+    let Some(requests) = layer.requests(&p, since).await else { return };
+    let read = |verb| requests.iter().filter(move |r| r.verb == verb && r.uri.contains("/configmaps")).map(|r| &*r.uri);
+    assert!(["list", "watch"].into_iter().all(|verb| read(verb).count() > 0), "{requests:#?}");
+    assert!(read("list").chain(read("watch")).all(|uri| names(uri, "a")), "{requests:#?}");
+    assert!(read("get").all(|uri| uri.ends_with("/b")), "{requests:#?}");
+}
+
+/// Whether a list or a watch is of the object of this name alone.
+fn names(uri: &str, name: &str) -> bool {
+    uri.split(['?', '&']).any(|part| part == format!("fieldSelector=metadata.name%3D{name}"))
+}
+
+#[tokio::test]
+async fn an_account_that_loses_its_right_to_one_object_is_told_nothing_more() {
+    let layer = layer().await;
+    let (p, q) = (layer.account("p").await, layer.account("q").await);
+    for actor in [&p, &q] {
+        allow_named(&layer, actor, &["a"]).await;
+    }
+    let mut first = layer.subscribe_to(&p, &config_maps(), &layer.only("a")).await;
+    let mut second = layer.subscribe_to(&q, &config_maps(), &layer.only("a")).await;
+    allow_named(&layer, &p, &["b"]).await;
+    let ended = async { while first.changes.recv().await.is_some() {} };
+    tokio::time::timeout(Duration::from_secs(33), ended).await.expect("the stream ends within 30 s");
+    layer.apply("", "v1", "ConfigMap", "configmaps", &json!({"metadata": {"name": "a"}})).await;
+    told(&mut second, "a", true).await;
+    let read = layer.kubernetes(&p).get(&caller("p"), &config_maps(), &layer.key("a"), false).await;
+    assert!(matches!(read, Err(ApiError::Forbidden(_))), "{read:?}");
+}
+
+/// A whole host: what the document and RBAC grant by name is what wakes the plugin.
+#[tokio::test]
+async fn a_plugin_that_is_granted_one_object_by_name_is_woken_by_it_and_by_no_other() {
+    const PLUGIN: &str = "memcached";
+    let layer = layer().await;
+    let client = layer.client();
+    let account = layer.account(PLUGIN).await;
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    let mut named = rule("apps", &["deployments"], &["get", "list", "watch", "patch"]);
+    named["resourceNames"] = json!(["mine"]);
+    let own = ["memcacheds", "memcacheds/status"];
+    let rules = json!([rule("cache.example.com", &own, &["*"]), named, rule("apps", &["deployments"], &["create"])]);
+    layer.allow_by(&account, &rules).await;
+    let since = position(&layer.namespace).await;
+    let host = host(&layer.namespace).await;
+    plug(&host, PLUGIN, |document| {
+        let account = json!({"name": PLUGIN, "namespace": layer.namespace.name()});
+        document.field(&["spec", "grants", "rules"], rules).field(&["spec", "serviceAccount"], account)
+    })
+    .await;
+    let object = memcacheds(&client, layer.namespace.name())
+        .apply("mine", &json!({"size": 1, "containerPort": 11211}))
+        .await
+        .unwrap();
+    let deployments = layer.api("apps", "v1", "Deployment", "deployments");
+    eventually("it makes the deployment", SOON, async || deployments.get("mine").await.context("not yet").map(drop))
+        .await
+        .unwrap();
+    // Another that belongs to the same object, and of which it may know nothing.
+    let mine = deployments.get("mine").await.unwrap();
+    let owner = json!([{"apiVersion": "cache.example.com/v1alpha1", "kind": "Memcached", "name": "mine", "uid": object.uid(), "controller": true}]);
+    let metadata = json!({"name": "other", "ownerReferences": owner});
+    let mut other = json!({"metadata": metadata, "spec": mine.data["spec"]});
+    other["spec"]["replicas"] = json!(0);
+    layer.apply("apps", "v1", "Deployment", "deployments", &other).await;
+    settled(&host, PLUGIN).await;
+    let change = async |name: &str, patch: Value| {
+        deployments.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    };
+    let before = reconciles(&host, PLUGIN).await;
+    change("other", json!({"metadata": {"labels": {"changed": "yes"}}})).await;
+    tokio::time::sleep(A_WHILE).await;
+    assert!(reconciles(&host, PLUGIN).await < before + 0.5, "it was woken by what it may not see");
+    change("mine", json!({"spec": {"replicas": 2}})).await;
+    eventually("it is scaled back", SOON, async || {
+        let replicas = deployments.get("mine").await?.data["spec"]["replicas"].clone();
+        ensure!(replicas == 1, "{replicas} replicas");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert!(host.metrics().await.unwrap().failures(PLUGIN) < 0.5, "a reconcile failed");
+    let Some(requests) = layer.requests(&account, since).await else { return };
+    let reads = requests.iter().filter(|r| r.uri.contains("/deployments") && ["list", "watch"].contains(&&*r.verb));
+    let reads: Vec<_> = reads.map(|request| &*request.uri).collect();
+    assert!(!reads.is_empty() && reads.iter().all(|uri| names(uri, "mine")), "{reads:#?}");
+}
+
 #[tokio::test]
 async fn a_list_that_is_longer_than_a_page_is_whole() {
     let layer = layer().await;
@@ -171,7 +324,7 @@ async fn nothing_is_told_where_nothing_changes() {
     assert!(told.is_err(), "{told:?}");
     let unwatchable = Resource::parse("", "v1", "bindings").unwrap();
     assert!(matches!(
-        layer.cluster.informers().subscribe(&p, &unwatchable, &layer.scope()).await,
+        layer.cluster.informers().subscribe(&p, &unwatchable, &layer.scope().extents()).await,
         Err(ApiError::Invalid(_))
     ));
 }

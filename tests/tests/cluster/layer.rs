@@ -13,7 +13,7 @@ use operetta_cluster::{
     identity::Impersonation,
 };
 use operetta_core::{
-    cache::{Change, Scope, Subscription},
+    cache::{Change, Extent, Scope, Subscription},
     name::{AccountName, Actor, ControllerName, Namespace, PluginName, ServiceAccount},
     port::{Caller, Kubernetes},
     resource::{ObjectKey, Resource},
@@ -77,8 +77,13 @@ impl Layer {
 
     /// Lets it do all with these resources of this namespace.
     pub async fn allow(&self, actor: &Actor, groups: &[&str], resources: &[&str]) {
+        self.allow_by(actor, &json!([{"apiGroups": groups, "resources": resources, "verbs": ["*"]}])).await;
+    }
+
+    /// Lets it do what these rules of RBAC say, in this namespace.
+    pub async fn allow_by(&self, actor: &Actor, rules: &Value) {
         let (group, account) = ("rbac.authorization.k8s.io", &actor.account);
-        let role = json!({"metadata": {"name": account.name.as_str()}, "rules": [{"apiGroups": groups, "resources": resources, "verbs": ["*"]}]});
+        let role = json!({"metadata": {"name": account.name.as_str()}, "rules": rules});
         self.apply(group, "v1", "Role", "roles", &role).await;
         let binding = json!({
             "metadata": {"name": account.name.as_str()}, "roleRef": {"apiGroup": group, "kind": "Role", "name": account.name.as_str()},
@@ -103,10 +108,20 @@ impl Layer {
         self.cluster.kubernetes(actor.clone(), self.scope())
     }
 
+    /// The one object of this name in this namespace.
+    pub fn only(&self, name: &str) -> Vec<Extent> {
+        vec![Extent::from(&self.key(name))]
+    }
+
     /// Subscribes in this namespace, once RBAC has come through, and waits until all that exists is told.
     pub async fn subscribe(&self, actor: &Actor, resource: &Resource) -> Subscription {
+        self.subscribe_to(actor, resource, &self.scope().extents()).await
+    }
+
+    /// The same, to so much of the kind.
+    pub async fn subscribe_to(&self, actor: &Actor, resource: &Resource, extents: &[Extent]) -> Subscription {
         let mut subscription = eventually("the account may subscribe", SOON, async || {
-            Ok(self.cluster.informers().subscribe(actor, resource, &self.scope()).await?)
+            Ok(self.cluster.informers().subscribe(actor, resource, extents).await?)
         })
         .await
         .unwrap();

@@ -21,10 +21,10 @@ async fn a_yes_is_believed_for_a_while_and_a_no_never() {
     });
     let access = Access::new(Arc::new(Impersonation::new(api.client())));
     let pods = Resource::parse("", "v1", "pods").unwrap();
-    let here = namespace("n");
+    let here = Extent { namespace: Some(namespace("n")), name: None };
     let asked =
         || api.sent().into_iter().filter(|s| s.path.ends_with("reviews") && s.user.is_some()).collect::<Vec<_>>();
-    let check = async || access.check(Whose::Account, &actor("p"), &pods, Some(&here)).await;
+    let check = async || access.check(Whose::Account, &actor("p"), &pods, &here).await;
     let Err(Refusal::Lacks(why)) = check().await else { panic!() };
     assert!(why.contains("may not list pods in namespace n"), "{why}");
     assert_eq!(asked().len(), 1);
@@ -40,6 +40,31 @@ async fn a_yes_is_believed_for_a_while_and_a_no_never() {
     assert_eq!(asked()[2].user, Some(actor("p").account.user()));
     tokio::time::advance(BELIEVED_FOR).await;
     check().await.unwrap();
-    access.check(Whose::AccountAnew, &actor("p"), &pods, Some(&here)).await.unwrap();
+    access.check(Whose::AccountAnew, &actor("p"), &pods, &here).await.unwrap();
     assert_eq!(asked().len(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_yes_for_one_object_is_none_for_another_and_none_for_all() {
+    let api = FakeApi::new(|sent| {
+        let asked: Value = serde_json::from_str(&sent.body).unwrap_or_default();
+        let attributes = &asked["spec"]["resourceAttributes"];
+        let yes = attributes["name"] == "a" || attributes["verb"] == "impersonate";
+        sent.path.ends_with("selfsubjectaccessreviews").then(|| (201, json!({"status": {"allowed": yes}})))
+    });
+    let access = Access::new(Arc::new(Impersonation::new(api.client())));
+    let pods = Resource::parse("", "v1", "pods").unwrap();
+    let check = async |name: Option<&str>| {
+        let name = name.map(|name| ObjectName::parse(name).unwrap());
+        let extent = Extent { namespace: Some(namespace("n")), name };
+        access.check(Whose::Account, &actor("p"), &pods, &extent).await
+    };
+    check(Some("a")).await.unwrap();
+    let Err(Refusal::Lacks(why)) = check(Some("b")).await else { panic!() };
+    assert!(why.contains("may not list pods named b in namespace n"), "{why}");
+    assert!(
+        why.contains(r#"{apiGroups: [""], resources: ["pods"], resourceNames: ["b"], verbs: [list, watch]}"#),
+        "{why}"
+    );
+    assert!(matches!(check(None).await, Err(Refusal::Lacks(_))));
 }

@@ -1,6 +1,9 @@
 //! Requests carry the account, and nothing else that names a user.
 
-use operetta_core::{cache::Scope, resource::Resource};
+use operetta_core::{
+    cache::{Extent, Scope},
+    resource::Resource,
+};
 use serde_json::json;
 
 use super::*;
@@ -86,7 +89,8 @@ async fn an_account_that_is_gone_or_names_the_plugin_no_more_is_revoked_within_3
         });
         let cluster = api.cluster();
         let things = Resource::parse("x.example.com", "v1", "things").unwrap();
-        let mut subscription = cluster.informers().subscribe(&actor("p"), &things, &Scope::All).await.unwrap();
+        let mut subscription =
+            cluster.informers().subscribe(&actor("p"), &things, &Scope::All.extents()).await.unwrap();
         // Somebody else asks right before, so that it is believed as long as it can be.
         tokio::time::sleep(Duration::from_secs(19)).await;
         cluster.check_actor(&actor("p")).await.unwrap();
@@ -112,7 +116,7 @@ async fn a_host_that_may_not_act_so_under_another_name_is_told_which_rule_it_lac
         let identity = Impersonation::new(api.client());
         identity.client(&actor("p")).await.unwrap();
         let pods = Resource::parse("", "v1", "pods").unwrap();
-        let asked = Asked { verb: Verb::List, resource: &pods, namespace: None };
+        let asked = Asked { verb: Verb::List, resource: &pods, extent: &Extent::default() };
         match identity.check_host(&actor("p"), &asked).await {
             Ok(()) => assert!(fine, "{rights:?}"),
             Err(Refusal::Lacks(why)) => {

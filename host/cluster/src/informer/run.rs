@@ -8,7 +8,13 @@ use kube::{
     core::ApiResource,
     runtime::watcher::{self, Event, watcher},
 };
-use operetta_core::{backoff::Backoff, cache::KindInfo, name::Actor, port::ApiError, resource::Resource};
+use operetta_core::{
+    backoff::Backoff,
+    cache::KindInfo,
+    name::{Actor, FieldSelector},
+    port::ApiError,
+    resource::Resource,
+};
 use tracing::{debug, info, warn};
 
 use super::store::Informer;
@@ -63,9 +69,9 @@ async fn recheck(informer: &Informer, parts: &Parts) {
 /// Answers whether it is still allowed, and ends the account's streams if not. An API server that cannot be asked changes nothing: it cannot tell anything new either.
 async fn may_still(whose: Whose, informer: &Informer, parts: &Parts, actor: &Actor) -> bool {
     let watched = &informer.watched;
-    match parts.access.check(whose, actor, &watched.resource, watched.namespace.as_ref()).await {
+    match parts.access.check(whose, actor, &watched.resource, &watched.extent).await {
         Err(Refusal::Lacks(why)) => {
-            warn!(plugin = %actor.plugin, account = %actor.account, resource = %watched.resource, why, "the right to watch is lost");
+            warn!(plugin = %actor.plugin, account = %actor.account, resource = %watched.resource, extent = %watched.extent, why, "the right to watch is lost");
             informer.revoke(actor);
             false
         }
@@ -87,7 +93,7 @@ async fn watch_kind(informer: &Informer, parts: &Parts) {
         informer.set_comparable(parts.discovery.comparable_versions().await);
         let kind = presence.borrow_and_update().clone();
         let kind = kind.filter(|kind| {
-            let impossible = !kind.namespaced && informer.watched.namespace.is_some();
+            let impossible = !kind.namespaced && informer.watched.extent.namespace.is_some();
             if impossible {
                 warn!(%resource, "the kind is cluster-scoped and its plugin is limited to namespaces; nothing is watched");
             }
@@ -117,7 +123,7 @@ async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, 
             informer.changed.notified().await;
             continue;
         };
-        debug!(%resource, namespace = ?informer.watched.namespace, sponsor = %sponsor.account, "watching");
+        debug!(%resource, extent = %informer.watched.extent, sponsor = %sponsor.account, "watching");
         match watch_as(informer, parts, kind, &sponsor, failures).await {
             End::Sponsor => {
                 info!(%resource, sponsor = %sponsor.account, "the sponsor of a watch left; another goes on");
@@ -157,12 +163,18 @@ async fn watch_as(informer: &Informer, parts: &Parts, kind: &KindInfo, sponsor: 
         Err(error) => return End::Failed(error.to_string()),
     };
     let api_resource = api_resource(&informer.watched.resource, kind);
-    let api: Api<Watched> = match &informer.watched.namespace {
+    let extent = &informer.watched.extent;
+    let api: Api<Watched> = match &extent.namespace {
         Some(namespace) => Api::namespaced_with(client, namespace.as_str(), &api_resource),
         None => Api::all_with(client, &api_resource),
     };
     // The default list is a consistent one (`ListSemantic::MostRecent`); streamed lists of kube begin with whatever a watch cache holds.
-    let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()));
+    let config = match &extent.name {
+        // RBAC takes the name that is asked for so as if it stood in the path.
+        Some(name) => watcher::Config::default().fields(FieldSelector::naming(name).as_str()),
+        None => watcher::Config::default(),
+    };
+    let mut stream = std::pin::pin!(watcher(api, config));
     loop {
         let event = tokio::select! {
             event = stream.next() => event,

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use operetta_core::cache::Change;
+use operetta_core::cache::{Change, Scope};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
     Cluster,
-    testing::{FakeApi, actor, namespace, status, thing, things, until},
+    testing::{FakeApi, actor, key, namespace, status, thing, things, until},
 };
 
 /// What a subscription was told so far: `+NAME VERSION`, `-NAME`, `~NAME VERSION`, `synced`; initial ones in parentheses.
@@ -44,7 +44,7 @@ async fn expect(subscription: &mut Subscription, expected: &[&str]) {
 }
 
 async fn subscribe(cluster: &Cluster, who: &str) -> Subscription {
-    cluster.informers().subscribe(&actor(who), &things(), &Scope::All).await.unwrap()
+    cluster.informers().subscribe(&actor(who), &things(), &Scope::All.extents()).await.unwrap()
 }
 
 /// As a request that this account makes names it.
@@ -140,7 +140,7 @@ async fn several_namespaces_are_one_subscription_that_syncs_once() {
     api.set_things(vec![thing("a", 1)]);
     let cluster = api.cluster();
     let scope = Scope::Namespaces([namespace("n"), namespace("m")].into());
-    let mut subscription = cluster.informers().subscribe(&actor("p"), &things(), &scope).await.unwrap();
+    let mut subscription = cluster.informers().subscribe(&actor("p"), &things(), &scope.extents()).await.unwrap();
     expect(&mut subscription, &["(+a 1)", "synced"]).await;
     assert_eq!(cluster.watches(), 2);
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -189,7 +189,8 @@ async fn an_account_without_the_right_is_refused_with_the_verb_that_is_missing()
     let api = FakeApi::new(refusing("q", "watch"));
     let cluster = api.cluster();
     let _first = subscribe(&cluster, "p").await;
-    let Err(ApiError::Forbidden(text)) = cluster.informers().subscribe(&actor("q"), &things(), &Scope::All).await
+    let Err(ApiError::Forbidden(text)) =
+        cluster.informers().subscribe(&actor("q"), &things(), &Scope::All.extents()).await
     else {
         panic!()
     };
@@ -219,8 +220,8 @@ async fn an_account_that_loses_the_right_is_told_nothing_more_and_the_watch_goes
     api.tell("ADDED", &thing("a", 1));
     expect(&mut second, &["+a 1"]).await;
     // The cache does not answer the first any more either.
-    assert!(cluster.informers.covering(&actor("p"), &things(), None).is_none());
-    assert!(cluster.informers.covering(&actor("q"), &things(), None).is_some());
+    assert!(cluster.informers.covering(&actor("p"), &things(), &Extent::default()).is_none());
+    assert!(cluster.informers.covering(&actor("q"), &things(), &Extent::default()).is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -241,9 +242,36 @@ async fn secrets_are_never_shared() {
     let api = FakeApi::new(|_| None);
     let cluster = api.cluster();
     let secrets = Resource::parse("", "v1", "secrets").unwrap();
-    let _p = cluster.informers().subscribe(&actor("p"), &secrets, &Scope::All).await.unwrap();
-    let _q = cluster.informers().subscribe(&actor("q"), &secrets, &Scope::All).await.unwrap();
+    let _p = cluster.informers().subscribe(&actor("p"), &secrets, &Scope::All.extents()).await.unwrap();
+    let _q = cluster.informers().subscribe(&actor("q"), &secrets, &Scope::All.extents()).await.unwrap();
     assert_eq!(cluster.watches(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_object_is_watched_alone_and_the_cache_answers_for_nothing_else() {
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![thing("a", 1)]);
+    let cluster = api.cluster();
+    let of = |name| Extent::from(&key(name));
+    let subscribe = async |who, name| cluster.informers().subscribe(&actor(who), &things(), &[of(name)]).await.unwrap();
+    let mut first = subscribe("p", "a").await;
+    let (_same, _other) = (subscribe("q", "a").await, subscribe("q", "b").await);
+    expect(&mut first, &["(+a 1)", "synced"]).await;
+    until("the watches are open", || api.open_watches().len() == 2).await;
+    assert_eq!(cluster.watches(), 2);
+    let queries: Vec<_> = api.sent().into_iter().filter(|s| s.path.ends_with("/namespaces/n/things")).collect();
+    assert!(
+        queries.len() > 3 && queries.iter().all(|s| s.query.contains("fieldSelector=metadata.name%3D")),
+        "{queries:?}"
+    );
+    let covered = |who, extent: &Extent| cluster.informers.covering(&actor(who), &things(), extent).is_some();
+    until("it answers", || covered("p", &of("a")) && covered("q", &of("a"))).await;
+    let all = Extent { name: None, ..of("a") };
+    assert!(
+        !covered("p", &of("b")) && !covered("p", &all) && !covered("p", &Extent::default()) && !covered("r", &of("a"))
+    );
+    let seeing = |name| cluster.informers.seeing(&actor("p"), &things(), &key(name)).len();
+    assert_eq!((seeing("a"), seeing("c")), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,7 +280,10 @@ async fn a_cluster_scoped_kind_cannot_be_watched_in_a_namespace() {
     let cluster = api.cluster();
     let nodes = Resource::parse("", "v1", "nodes").unwrap();
     let scope = Scope::Namespaces([namespace("n")].into());
-    assert!(matches!(cluster.informers().subscribe(&actor("p"), &nodes, &scope).await, Err(ApiError::Invalid(_))));
+    assert!(matches!(
+        cluster.informers().subscribe(&actor("p"), &nodes, &scope.extents()).await,
+        Err(ApiError::Invalid(_))
+    ));
 }
 
 #[tokio::test(start_paused = true)]

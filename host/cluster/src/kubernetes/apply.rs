@@ -72,7 +72,7 @@ impl PluginKubernetes {
             key: key.clone(),
             subresource: subresource.cloned(),
         };
-        let known = self.informers.covering(&self.actor, resource, key.namespace.as_ref()).map(|i| i.settled(key));
+        let known = self.informers.covering(&self.actor, resource, &key.into()).map(|i| i.settled(key));
         if let Some(Reading::Known(entry)) = known
             && self.is_applied(&target, text, &object, &manager, &entry)
         {

@@ -10,7 +10,7 @@ use crate::{
 };
 
 async fn subscribed(cluster: &Cluster) -> Subscription {
-    let mut subscription = cluster.informers().subscribe(&actor("p"), &things(), &Scope::All).await.unwrap();
+    let mut subscription = cluster.informers().subscribe(&actor("p"), &things(), &Scope::All.extents()).await.unwrap();
     while !matches!(subscription.changes.recv().await.unwrap(), Change::Synced) {}
     subscription
 }

@@ -154,7 +154,7 @@ impl PluginKubernetes {
         key: &ObjectKey,
         request: Result<Request<Vec<u8>>, Fault>,
     ) -> Result<Written, Fault> {
-        let before = match self.informers.covering(&self.actor, resource, key.namespace.as_ref()).map(|i| i.get(key)) {
+        let before = match self.informers.covering(&self.actor, resource, &key.into()).map(|i| i.get(key)) {
             Some(Reading::Known(entry)) => Some(entry.cached),
             _ => None,
         };
