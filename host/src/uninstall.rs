@@ -2,7 +2,7 @@
 //!
 //! **Objects that people made are never deleted unasked**: a CRD takes all objects of its kind along.
 
-use operetta_cluster::install::{Installed, KindSurvey, Outcome, Survey};
+use operetta_cluster::install::{Installed, KindSurvey, Survey};
 use operetta_core::name::PluginName;
 
 use crate::{
@@ -36,18 +36,22 @@ pub(crate) async fn uninstall(args: UninstallArgs) -> anyhow::Result<()> {
     let client = args.cluster.connect().await?;
     // All of them are looked at before anything is deleted.
     let mut surveys = Vec::new();
-    for plugin in plugins {
-        let survey = Survey::of(&client, &plugin, args.keep_crds).await?;
+    for (number, plugin) in plugins.iter().enumerate() {
+        let before = plugins.get(..number).unwrap_or_default();
+        let survey = Survey::of(&client, plugin, before, args.keep_crds).await?;
         if survey.objects().next().is_none() {
             eprintln!("{plugin}: nothing of it is installed here");
         }
         for foreign in &survey.foreign {
             eprintln!("{plugin}: {foreign} carries its label, and `operetta install` did not write it; it stays");
         }
-        surveys.push((plugin, survey));
+        for shared in &survey.shared {
+            eprintln!("{plugin}: {shared}");
+        }
+        surveys.push(survey);
     }
     let kinds: Vec<&KindSurvey> =
-        surveys.iter().flat_map(|(_, survey)| &survey.kinds).filter(|kind| kind.objects > 0).collect();
+        surveys.iter().flat_map(|survey| &survey.kinds).filter(|kind| kind.objects > 0).collect();
     for kind in &kinds {
         eprintln!("{}", warning(kind, &args));
     }
@@ -64,9 +68,9 @@ pub(crate) async fn uninstall(args: UninstallArgs) -> anyhow::Result<()> {
         }
         done.push(removed.clone());
     };
-    for (_, survey) in &surveys {
+    for survey in &surveys {
         if args.dry_run {
-            survey.objects().for_each(|what| tell(&Installed { what: what.to_owned(), outcome: Outcome::Deleted }));
+            survey.objects().for_each(|object| tell(&object));
         } else {
             survey.remove(&client, &mut tell).await?;
         }

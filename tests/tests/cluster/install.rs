@@ -190,6 +190,53 @@ async fn objects_go_with_their_kind_only_when_a_person_says_so() {
 }
 
 #[tokio::test]
+async fn an_account_of_several_plugins_names_them_all_and_stays_with_the_last() {
+    let (plugin, other) = (Plugin::new().await, Plugin::new().await);
+    for one in [&plugin, &other] {
+        let document = operetta(one.home.path(), &["generate", "plugin", &one.wasm()]).stdout;
+        let mut document: Value = serde_saphyr::from_str(&String::from_utf8(document).unwrap()).unwrap();
+        document["spec"]["serviceAccount"] = json!({"name": plugin.name});
+        fs::write(one.file("yaml"), document.to_string()).unwrap();
+    }
+    let account = format!("serviceaccount/{}", plugin.name);
+    let accounts = Api::<ServiceAccount>::namespaced(plugin.client.clone(), "operetta-plugins");
+    let named =
+        async || accounts.get(&plugin.name).await.unwrap().metadata.annotations.unwrap()["operetta.dev/plugin"].clone();
+
+    plugin.said(&["install", &plugin.wasm(), &other.wasm()]);
+    assert_eq!(named().await, format!("{},{}", plugin.name, other.name));
+    for one in [&plugin, &other] {
+        let again = one.said(&["install", &one.wasm()]);
+        assert!(again.contains(&format!("{account} unchanged\n")), "{again}");
+    }
+    // What a person wrote there stays, too, once it is said that it may be written at all.
+    let names = format!("somebody,{}", other.name);
+    let patch = json!({"metadata": {"annotations": {"operetta.dev/plugin": names}}});
+    accounts.patch(&plugin.name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    assert!(plugin.refused(&["install", &plugin.wasm()]).contains("take them over with --force"));
+    plugin.said(&["install", &plugin.wasm(), "--force"]);
+    assert_eq!(named().await, format!("{names},{}", plugin.name));
+
+    let gone = plugin.run(&["uninstall", &plugin.name]);
+    let (out, err) = (String::from_utf8_lossy(&gone.stdout), String::from_utf8_lossy(&gone.stderr));
+    assert!(gone.status.success() && out.contains(&format!("{account} configured\n")), "{out}{err}");
+    assert!(err.contains(&format!("{account} stays: somebody, {} may act as it, too", other.name)), "{err}");
+    assert_eq!(named().await, names);
+    assert_eq!(plugin.is_there().await, [false, true, false, false, false, false]);
+
+    // All that it names goes at once, and the account with the last of them.
+    let patch = json!({"metadata": {"annotations": {"operetta.dev/plugin": other.name}}});
+    accounts.patch(&plugin.name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    plugin.said(&["install", &plugin.wasm(), "--force"]);
+    let would = plugin.said(&["uninstall", &plugin.name, &other.name, "--dry-run"]);
+    let both = |suffix: &str| [format!("{account} configured{suffix}\n"), format!("{account} deleted{suffix}\n")];
+    assert!(both(" (dry run)").iter().all(|line| would.contains(line)), "{would}");
+    let gone = plugin.said(&["uninstall", &plugin.name, &other.name]);
+    assert!(both("").iter().all(|line| gone.contains(line)), "{gone}");
+    assert_eq!((plugin.is_there().await, other.is_there().await), ([false; 6], [false; 6]));
+}
+
+#[tokio::test]
 async fn whoever_lacks_rights_is_told_which_before_anything_is_written() {
     let (plugin, place) = (Plugin::new().await, namespace().await);
     let config = kubeconfig_of(&place, "default").await;

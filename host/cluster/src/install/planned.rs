@@ -5,13 +5,14 @@ use std::time::Duration;
 use http::Method;
 use kube::Client;
 use operetta_core::{
-    name::Namespace,
+    name::{AccountName, NameError, Namespace, ServiceAccount},
     resource::{ObjectKey, Resource},
 };
 use serde_json::{Value, json};
 
-use super::{ESTABLISHED_WITHIN, GONE_WITHIN, How, InstallError, Outcome, preflight::Change};
+use super::{ESTABLISHED_WITHIN, GONE_WITHIN, How, InstallError, Outcome, preflight::Change, render::account_of};
 use crate::{
+    identity::named,
     request::{Fault, Url, send_json},
     review::Question,
 };
@@ -105,7 +106,7 @@ impl Planned {
     pub async fn apply(&self, client: &Client, how: How<'_>) -> Result<Outcome, InstallError> {
         let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
         let before = self.read(client).await?;
-        let after = self.send(client, how).await?;
+        let after = self.send(client, how, &self.beside(before.as_ref())?).await?;
         Ok(match before {
             None => Outcome::Created,
             Some(before) if version(&before) == version(&after) => Outcome::Unchanged,
@@ -113,15 +114,39 @@ impl Planned {
         })
     }
 
-    /// Applies it, and answers how it is now, or would be.
-    pub async fn send(&self, client: &Client, how: How<'_>) -> Result<Value, InstallError> {
+    /// As it is to be where this is there: an account goes on naming the other plugins that may act as it.
+    pub fn beside(&self, there: Option<&Value>) -> Result<Value, InstallError> {
+        let (own, mut all) = (named(&self.object), there.map(named).unwrap_or_default());
+        if self.resource.resource() != "serviceaccounts" || own.is_empty() || all.is_empty() {
+            return Ok(self.object.clone());
+        }
+        for name in own {
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+        Ok(account_of(&self.account()?, &all))
+    }
+
+    /// The account that it is.
+    fn account(&self) -> Result<ServiceAccount, NameError> {
+        let namespace = Namespace::parse(self.namespace().map_or("", Namespace::as_str))?;
+        Ok(ServiceAccount { namespace, name: AccountName::parse(self.name())? })
+    }
+
+    /// The same account when only these plugins may act as it.
+    pub fn left_to(&self, plugins: &[&str]) -> Result<Self, InstallError> {
+        Self::of(account_of(&self.account()?, plugins))
+    }
+
+    /// Applies it as `wanted`, and answers how it is now, or would be.
+    pub async fn send(&self, client: &Client, how: How<'_>, wanted: &Value) -> Result<Value, InstallError> {
         let How { manager, force, dry_run } = how;
         let mut url = self.url().query("fieldManager", manager).query("force", if force { "true" } else { "false" });
         if dry_run {
             url = url.query("dryRun", "All");
         }
-        let request =
-            url.request(Method::PATCH, Some("application/apply-patch+yaml"), self.object.to_string().into_bytes());
+        let request = url.request(Method::PATCH, Some("application/apply-patch+yaml"), wanted.to_string().into_bytes());
         match send_json(client, request.map_err(self.refused())?).await {
             Ok(after) => Ok(after),
             Err(Fault::Answer { code: 409, message, .. }) => {

@@ -58,7 +58,7 @@ pub(super) async fn preflight(
     }
     let mut changes: Vec<Change> = Vec::new();
     for (object, before) in objects.iter().zip(there) {
-        let after = match object.send(client, How { dry_run: true, ..how }).await {
+        let after = match object.send(client, How { dry_run: true, ..how }, &object.beside(before.as_ref())?).await {
             Ok(after) => after,
             // The API server tries nothing out in a namespace, or on a role, that is itself only tried out.
             Err(InstallError::Refused { fault, .. })

@@ -24,19 +24,11 @@ pub fn render(installation: &Installation) -> Result<Vec<Value>, InstallError> {
         "apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": account.namespace.as_str(), "labels": {"app.kubernetes.io/managed-by": "operetta"}},
     }));
-    objects.push(json!({
-        "apiVersion": "v1", "kind": "ServiceAccount",
-        // No pod runs under it; the host acts as it.
-        "automountServiceAccountToken": false,
-        "metadata": {
-            "name": account.name.as_str(), "namespace": account.namespace.as_str(), "labels": labels(installation),
-            "annotations": {PLUGIN_LABEL: plugin.as_str()},
-        },
-    }));
+    objects.push(account_of(account, &[plugin.as_str()]));
     let granted = |name: &str, to: &ServiceAccount, rules: Placed| {
         let role = |kind: &str, namespace: Option<&Namespace>, rules: &[Value]| {
             let metadata =
-                json!({"name": name, "namespace": namespace.map(Namespace::as_str), "labels": labels(installation)});
+                json!({"name": name, "namespace": namespace.map(Namespace::as_str), "labels": labels(plugin.as_str())});
             role(kind, &without_nulls(metadata), to, rules)
         };
         let mut roles = Vec::new();
@@ -58,6 +50,20 @@ pub fn render(installation: &Installation) -> Result<Vec<Value>, InstallError> {
     }
     objects.extend(granted(&format!("operetta:{plugin}:host"), &installation.host, acting));
     Ok(objects)
+}
+
+/// An account that these plugins may act as. The first of them labels it.
+pub(super) fn account_of(account: &ServiceAccount, plugins: &[&str]) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        // No pod runs under it; the host acts as it.
+        "automountServiceAccountToken": false,
+        "metadata": {
+            "name": account.name.as_str(), "namespace": account.namespace.as_str(),
+            "labels": labels(plugins.first().copied().unwrap_or_default()),
+            "annotations": {PLUGIN_LABEL: plugins.join(",")},
+        },
+    })
 }
 
 /// The right to look up accounts and to become them: all of a namespace, or one.
@@ -136,8 +142,8 @@ fn subject(account: &ServiceAccount) -> Value {
     json!({"kind": "ServiceAccount", "name": account.name.as_str(), "namespace": account.namespace.as_str()})
 }
 
-fn labels(installation: &Installation) -> Value {
-    json!({"app.kubernetes.io/managed-by": "operetta", PLUGIN_LABEL: installation.plugin.as_str()})
+fn labels(plugin: &str) -> Value {
+    json!({"app.kubernetes.io/managed-by": "operetta", PLUGIN_LABEL: plugin})
 }
 
 /// The CRD with our labels, after the checks that need no cluster.
@@ -167,7 +173,7 @@ fn definition(installation: &Installation, crd: &Value) -> Result<Value, Install
         metadata.and_then(|m| m.get(field)).cloned().filter(Value::is_object).unwrap_or_else(|| json!({}))
     };
     let (mut marked, annotations) = (carried("labels"), carried("annotations"));
-    if let (Some(all), Value::Object(ours)) = (marked.as_object_mut(), labels(installation)) {
+    if let (Some(all), Value::Object(ours)) = (marked.as_object_mut(), labels(installation.plugin.as_str())) {
         all.extend(ours);
     }
     if let Some(fields) = definition.as_object_mut() {

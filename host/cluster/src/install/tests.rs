@@ -312,7 +312,8 @@ async fn what_lies_in_a_namespace_that_is_itself_new_cannot_be_tried_out() {
 #[tokio::test(start_paused = true)]
 async fn only_what_an_installation_wrote_is_taken_back_and_kinds_first() {
     let item = |name: &str, manager: &str| {
-        json!({"metadata": {"name": name, "uid": format!("uid-{name}"), "managedFields": [{"manager": manager}]},
+        let labels = json!({"operetta.dev/plugin": if name == "another" { name } else { "petstore" }});
+        json!({"metadata": {"name": name, "uid": format!("uid-{name}"), "managedFields": [{"manager": manager}], "labels": labels},
             "spec": {"group": "petstore.example.com", "names": {"plural": "pets"}, "versions": [{"name": "v1", "served": true}]}})
     };
     let api = cluster(move |sent| {
@@ -331,7 +332,9 @@ async fn only_what_an_installation_wrote_is_taken_back_and_kinds_first() {
                 (200, json!({"items": [item("pets.x", MANAGER)]}))
             }
             ("GET", path) if path.ends_with("/clusterroles") => (200, json!({"items": [item("theirs", "kubectl")]})),
-            ("GET", path) if path.ends_with("/serviceaccounts") => (200, json!({"items": [item("petstore", MANAGER)]})),
+            ("GET", path) if path.ends_with("/serviceaccounts") => {
+                (200, json!({"items": [item("another", MANAGER), item("petstore", MANAGER)]}))
+            }
             ("GET", path) if path.contains("/pets.x") || path.contains("/petstore") => {
                 status(404, "NotFound", "gone", &json!({}))
             }
@@ -340,7 +343,7 @@ async fn only_what_an_installation_wrote_is_taken_back_and_kinds_first() {
         })
     });
     let client = api.client();
-    let survey = Survey::of(&client, &PluginName::parse("petstore").unwrap(), false).await.unwrap();
+    let survey = Survey::of(&client, &PluginName::parse("petstore").unwrap(), &[], false).await.unwrap();
     assert_eq!(survey.foreign, ["clusterrole.rbac.authorization.k8s.io/theirs"]);
     assert_eq!((survey.kinds[0].objects, survey.kinds[0].finalizers["a/b"]), (3, 2));
     let mut told = Vec::new();
@@ -352,8 +355,8 @@ async fn only_what_an_installation_wrote_is_taken_back_and_kinds_first() {
     let deleted: Vec<_> = api.sent().into_iter().filter(|sent| sent.method == "DELETE").collect();
     assert_eq!(deleted.len(), 2);
     assert!(deleted.iter().all(|sent| sent.body.contains("\"preconditions\":{\"uid\":\"uid-")));
-    let kept = Survey::of(&client, &PluginName::parse("petstore").unwrap(), true).await.unwrap();
-    assert_eq!(kept.objects().collect::<Vec<_>>(), ["serviceaccount/petstore"]);
+    let kept = Survey::of(&client, &PluginName::parse("petstore").unwrap(), &[], true).await.unwrap();
+    assert_eq!(kept.objects().map(|kept| kept.to_string()).collect::<Vec<_>>(), ["serviceaccount/petstore deleted"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! Takes out of the cluster what an installation brought: CRDs, Plugin, service account, roles, bindings.
 //!
 //! **Only what carries the plugin's label and was written by an installation**: what somebody else wrote is named and left. CRDs go first, with all objects of their kinds, as
-//! long as the plugin still has its rights: it may have finalizers to remove.
+//! long as the plugin still has its rights: it may have finalizers to remove. An account that other plugins may act as, too, stays with them.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,11 @@ use kube::Client;
 use operetta_core::{name::PluginName, resource::Resource};
 use serde_json::{Value, json};
 
-use super::{InstallError, Installed, MANAGER, Outcome, PLUGIN_LABEL, planned::Planned, preflight::Rights};
-use crate::request::{Fault, Url, send_json};
+use super::{How, InstallError, Installed, MANAGER, Outcome, PLUGIN_LABEL, planned::Planned, preflight::Rights};
+use crate::{
+    identity::named,
+    request::{Fault, Url, send_json},
+};
 
 /// What an installation writes besides namespaces, which others may use by now; in the order in which it is removed.
 const KINDS: [(&str, &str, &str, &str); 7] = [
@@ -31,11 +34,30 @@ const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 
 /// What a plugin has in the cluster.
 pub struct Survey {
-    objects: Vec<(Planned, String)>,
+    objects: Vec<(Planned, Deed)>,
     /// What carries the plugin's label and was written by others; it stays.
     pub foreign: Vec<String>,
+    /// Accounts that stay, each with the plugins that may act as it.
+    pub shared: Vec<String>,
     /// The objects of the kinds that it brought.
     pub kinds: Vec<KindSurvey>,
+}
+
+/// What becomes of an object.
+enum Deed {
+    /// It goes, if it is still the one of this uid.
+    Delete(String),
+    /// It stays, as it is planned.
+    Keep,
+}
+
+impl Deed {
+    fn verb(&self) -> &'static str {
+        match self {
+            Self::Delete(_) => "delete",
+            Self::Keep => "patch",
+        }
+    }
 }
 
 /// The objects of one kind.
@@ -50,45 +72,74 @@ pub struct KindSurvey {
 }
 
 impl Survey {
-    /// Looks at everything of this plugin, and whether the person may delete it.
+    /// Looks at everything of this plugin, and whether the person may delete it. The plugins of `before` are gone by then.
     ///
     /// # Errors
     /// The API server does not tell, or rights are missing.
-    pub async fn of(client: &Client, plugin: &PluginName, keep_crds: bool) -> Result<Self, InstallError> {
+    pub async fn of(
+        client: &Client,
+        plugin: &PluginName,
+        before: &[PluginName],
+        keep_crds: bool,
+    ) -> Result<Self, InstallError> {
         let selector = format!("{PLUGIN_LABEL}={plugin},app.kubernetes.io/managed-by=operetta");
-        let mut survey = Self { objects: Vec::new(), foreign: Vec::new(), kinds: Vec::new() };
+        // Its label names but one of the plugins that may act as it.
+        let accounts = format!("{PLUGIN_LABEL},app.kubernetes.io/managed-by=operetta");
+        let mut survey = Self { objects: Vec::new(), foreign: Vec::new(), shared: Vec::new(), kinds: Vec::new() };
         for (group, version, plural, kind) in KINDS {
             let resource = Resource::parse(group, version, plural)?;
-            for item in list(client, &resource, &[("labelSelector", &selector)], None).await? {
+            let is_account = kind == "ServiceAccount";
+            let selector = if is_account { &accounts } else { &selector };
+            for item in list(client, &resource, &[("labelSelector", selector)], None).await? {
+                let labelled = item.pointer("/metadata/labels").and_then(|all| all.get(PLUGIN_LABEL));
+                let names = named(&item);
+                if is_account && labelled != Some(&json!(plugin)) && !names.contains(&plugin.as_str()) {
+                    continue;
+                }
                 let metadata = |field: &str| item.pointer(&format!("/metadata/{field}")).cloned().unwrap_or_default();
-                let named = json!({"name": metadata("name"), "namespace": metadata("namespace")});
-                let object = json!({"apiVersion": resource.api_version(), "kind": kind, "metadata": named});
+                let place = json!({"name": metadata("name"), "namespace": metadata("namespace")});
+                let object = json!({"apiVersion": resource.api_version(), "kind": kind, "metadata": place});
                 let planned = Planned::of(object)?;
                 if !was_installed(&item) {
                     survey.foreign.push(planned.what);
-                } else if !planned.is_crd() {
-                    survey.objects.push((planned, text(&item, "/metadata/uid").to_owned()));
-                } else {
+                    continue;
+                }
+                let others =
+                    names.into_iter().filter(|name| before.iter().chain([plugin]).all(|gone| gone.as_str() != *name));
+                let others: Vec<_> = others.collect();
+                if is_account && !others.is_empty() {
+                    survey.shared.push(format!("{} stays: {} may act as it, too", planned.what, others.join(", ")));
+                    survey.objects.push((planned.left_to(&others)?, Deed::Keep));
+                    continue;
+                }
+                if planned.is_crd() {
                     survey.kinds.push(KindSurvey::of(client, &item).await?);
-                    if !keep_crds {
-                        survey.objects.push((planned, text(&item, "/metadata/uid").to_owned()));
+                    if keep_crds {
+                        continue;
                     }
                 }
+                survey.objects.push((planned, Deed::Delete(text(&item, "/metadata/uid").to_owned())));
             }
         }
         let rights = Rights::of(client).await?;
         let mut missing = Vec::new();
-        for (object, _) in &survey.objects {
-            if !rights.allow("delete", object).await? {
-                missing.push(object.deed("delete"));
+        for (object, deed) in &survey.objects {
+            if !rights.allow(deed.verb(), object).await? {
+                missing.push(object.deed(deed.verb()));
             }
         }
         if missing.is_empty() { Ok(survey) } else { Err(InstallError::Lacks(missing)) }
     }
 
-    /// What would be deleted, in this order.
-    pub fn objects(&self) -> impl Iterator<Item = &str> {
-        self.objects.iter().map(|(object, _)| object.what.as_str())
+    /// What would become of which objects, in this order.
+    pub fn objects(&self) -> impl Iterator<Item = Installed> {
+        self.objects.iter().map(|(object, deed)| Installed {
+            what: object.what.clone(),
+            outcome: match deed {
+                Deed::Delete(_) => Outcome::Deleted,
+                Deed::Keep => Outcome::Configured,
+            },
+        })
     }
 
     /// Deletes it, each before the next is touched.
@@ -96,11 +147,23 @@ impl Survey {
     /// # Errors
     /// Something does not go. What comes after it is still there, so that the plugin can go on with what it has to do, and trying again goes on from there.
     pub async fn remove(&self, client: &Client, mut tell: impl FnMut(&Installed)) -> Result<(), InstallError> {
-        for (object, uid) in &self.objects {
-            if object.delete_this(client, uid).await? {
-                object.wait_until_gone(client).await?;
-                tell(&Installed { what: object.what.clone(), outcome: Outcome::Deleted });
-            }
+        for (object, deed) in &self.objects {
+            let outcome = match deed {
+                Deed::Delete(uid) => {
+                    if !object.delete_this(client, uid).await? {
+                        continue;
+                    }
+                    object.wait_until_gone(client).await?;
+                    Outcome::Deleted
+                }
+                Deed::Keep => {
+                    // Whoever wrote the annotation: nobody else's name is taken out of it.
+                    let how = How { manager: MANAGER, force: true, dry_run: false };
+                    object.send(client, how, object.object()).await?;
+                    Outcome::Configured
+                }
+            };
+            tell(&Installed { what: object.what.clone(), outcome });
         }
         Ok(())
     }
