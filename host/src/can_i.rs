@@ -13,7 +13,7 @@ use operetta_cluster::{identity::objection, kinds::Kinds, request::Fault, review
 use operetta_core::{
     bounds::Bounds,
     effect::Policy,
-    grant::{Access, Denial, Remedy, Verb},
+    grant::{self, Access, Denial, Grants, Remedy, Rule, Verb},
     name::{Actor, Namespace, ObjectName, PluginName, ServiceAccount, Subresource},
 };
 use serde::Serialize;
@@ -24,6 +24,7 @@ use crate::{
     exit::Failed,
     loader::read_document,
     output::{OutputArgs, print},
+    plugin::confine,
 };
 
 #[derive(Debug, clap::Args)]
@@ -42,6 +43,9 @@ pub(crate) struct CanIArgs {
     /// In all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
+    /// Where the host runs, which a rule for all namespaces does not mean
+    #[arg(long, value_name = "NAMESPACE", default_value = crate::deploy::NAMESPACE)]
+    host_namespace: Namespace,
     /// Print all that it may, as a table
     #[arg(long, conflicts_with_all = ["request", "namespace", "all_namespaces"])]
     list: bool,
@@ -55,6 +59,7 @@ struct Plugin {
     spec: PluginSpec,
     account: ServiceAccount,
     policy: Policy,
+    host_namespace: Namespace,
 }
 
 /// What there is to say.
@@ -83,7 +88,7 @@ struct Half {
 pub(crate) async fn can_i(args: CanIArgs) -> anyhow::Result<()> {
     if args.list {
         let client = args.cluster.connect().await?;
-        let plugin = Plugin::find(&args.plugin, Some(&client)).await?;
+        let plugin = Plugin::find(&args, Some(&client)).await?;
         let rows =
             table::rows(&client, &plugin.spec, &plugin.account).await.map_err(|fault| unasked(&plugin, fault))?;
         return print(&match args.output.output {
@@ -130,8 +135,8 @@ async fn named(
     request: String,
 ) -> anyhow::Result<Answer> {
     let client = if is_file(&args.plugin) { None } else { Some(args.cluster.connect().await?) };
-    let plugin = Plugin::find(&args.plugin, client.as_ref()).await?;
-    let document = document(check(&plugin.policy));
+    let plugin = Plugin::find(args, client.as_ref()).await?;
+    let document = plugin.half(check(&plugin.policy));
     Ok(Answer { plugin: plugin.name, request, allowed: document.allowed, document, cluster: None })
 }
 
@@ -144,7 +149,7 @@ async fn request(args: &CanIArgs, verb: &str, kind: &str, name: Option<&str>) ->
     let subresource = part.map(Subresource::parse).transpose().map_err(usage)?;
     let name = name.map(ObjectName::parse).transpose().map_err(usage)?;
     let client = args.cluster.connect().await?;
-    let plugin = Plugin::find(&args.plugin, Some(&client)).await?;
+    let plugin = Plugin::find(args, Some(&client)).await?;
     let kinds = Kinds::read(&client).await?;
     let kind = kinds.named(kind)?;
     let default = client.default_namespace().parse().map_err(usage)?;
@@ -161,23 +166,10 @@ async fn request(args: &CanIArgs, verb: &str, kind: &str, name: Option<&str>) ->
     if let Some(name) = access.name {
         words.push_str(&format!(" named {name}"));
     }
-    let document = document(plugin.policy.bounds.check(&access).and_then(|()| plugin.policy.grants.check(&access)));
+    let document = plugin.document(&access);
     let cluster = cluster(&client, &plugin, &access).await.map_err(|fault| unasked(&plugin, fault))?;
     let allowed = document.allowed && cluster.allowed;
     Ok(Answer { plugin: plugin.name, request: words, allowed, document, cluster: Some(cluster) })
-}
-
-fn document(checked: Result<(), Denial>) -> Half {
-    match checked {
-        Ok(()) => Half { allowed: true, says: "grants it".into(), add: None },
-        Err(Denial { remedy: Remedy::Grant { place, yaml }, .. }) => {
-            let says = format!("does not grant it; to allow it, add to {}:", place.field());
-            Half { allowed: false, says, add: Some(yaml) }
-        }
-        Err(Denial { remedy: Remedy::None(why), .. }) => {
-            Half { allowed: false, says: format!("could not grant it: {why}"), add: None }
-        }
-    }
 }
 
 async fn cluster(client: &Client, plugin: &Plugin, access: &Access<'_>) -> Result<Half, Fault> {
@@ -217,7 +209,8 @@ fn is_file(plugin: &str) -> bool {
 impl Plugin {
     /// # Errors
     /// There is none, or its document cannot be used.
-    async fn find(plugin: &str, client: Option<&Client>) -> anyhow::Result<Self> {
+    async fn find(args: &CanIArgs, client: Option<&Client>) -> anyhow::Result<Self> {
+        let (plugin, host_namespace) = (args.plugin.as_str(), args.host_namespace.clone());
         let file = Path::new(plugin);
         let name =
             if is_file(plugin) { file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default() } else { plugin };
@@ -230,8 +223,56 @@ impl Plugin {
         };
         let account = spec.account(&name)?;
         let bounds = Bounds::of(&name, &[], &account, &spec.scope());
-        let policy = Policy { bounds, ..spec.policy() };
-        Ok(Self { name, spec, account, policy })
+        let mut policy = Policy { bounds, ..spec.policy() };
+        policy.grants.host_namespace = Some(host_namespace.clone());
+        Ok(Self { name, spec, account, policy, host_namespace })
+    }
+
+    /// What the document has to say of a request to the API server.
+    fn document(&self, access: &Access<'_>) -> Half {
+        let Policy { bounds, grants, .. } = &self.policy;
+        let said = self.half(bounds.check(access).and_then(|()| grants.check(access)));
+        let elsewhere = Grants { host_namespace: None, ..grants.clone() };
+        if said.add.is_none() || elsewhere.check(access).is_err() {
+            return said;
+        }
+        let host = &self.host_namespace;
+        let part = access.subresource.map(|part| format!("/{part}")).unwrap_or_default();
+        let rule = Rule {
+            api_groups: vec![access.resource.group().to_owned()],
+            resources: vec![format!("{}{part}", access.resource.resource())],
+            verbs: vec![access.verb.to_string()],
+            namespaces: vec![host.clone()],
+            ..Rule::default()
+        };
+        if confine::check(&self.account, &[rule], &self.spec.scope(), host).is_err() {
+            let says =
+                format!("could not grant it: {host} is the host's own namespace, and it leads to the host's account");
+            return Half { allowed: false, says, add: None };
+        }
+        let says = format!(
+            "does not grant it: {host} is the host's own namespace, and a rule for all namespaces does not mean that one; to allow it, add to {}:",
+            grant::Place::Rules.field()
+        );
+        Half { says, ..said }
+    }
+
+    /// The same of anything else, as it was checked.
+    fn half(&self, checked: Result<(), Denial>) -> Half {
+        let (host, rules) = (&self.host_namespace, &self.spec.grants.rules);
+        if let Err(why) = confine::check(&self.account, rules, &self.spec.scope(), host) {
+            return Half { allowed: false, says: format!("is refused by the host as a whole: {why}"), add: None };
+        }
+        match checked {
+            Ok(()) => Half { allowed: true, says: "grants it".into(), add: None },
+            Err(Denial { remedy: Remedy::Grant { place, yaml }, .. }) => {
+                let says = format!("does not grant it; to allow it, add to {}:", place.field());
+                Half { allowed: false, says, add: Some(yaml) }
+            }
+            Err(Denial { remedy: Remedy::None(why), .. }) => {
+                Half { allowed: false, says: format!("could not grant it: {why}"), add: None }
+            }
+        }
     }
 }
 
@@ -261,6 +302,42 @@ mod tests {
             assert!(is_file(file), "{file}");
         }
         assert!(!is_file("petstore"));
+    }
+
+    #[test]
+    fn the_hosts_own_namespace_is_meant_only_by_a_rule_that_names_it() {
+        let plugin = |rules: &str| {
+            let spec: PluginSpec = serde_saphyr::from_str(&format!("grants: {{rules: {rules}}}")).unwrap();
+            let name: PluginName = "p".parse().unwrap();
+            let account = spec.account(&name).unwrap();
+            let host_namespace: Namespace = "operetta-system".parse().unwrap();
+            let mut policy = spec.policy();
+            policy.grants.host_namespace = Some(host_namespace.clone());
+            Plugin { name, spec, account, policy, host_namespace }
+        };
+        let asked = |rules: &str, verb, resource, namespace: &str| {
+            let resource = operetta_core::resource::Resource::parse("", "v1", resource).unwrap();
+            let namespace = namespace.parse().unwrap();
+            let (namespace, subresource) = (Some(&namespace), None);
+            let Half { allowed, says, add } =
+                plugin(rules).document(&Access { verb, resource: &resource, subresource, namespace, name: None });
+            (allowed, says, add.unwrap_or_default())
+        };
+        let all = "[{apiGroups: ['*'], resources: ['*'], verbs: ['*']}]";
+        assert!(asked(all, Verb::Get, "configmaps", "elsewhere").0);
+        let (allowed, says, add) = asked(all, Verb::Get, "configmaps", "operetta-system");
+        assert!(!allowed && says.contains("a rule for all namespaces does not mean that one"), "{says}");
+        assert!(add.contains(r#"namespaces: ["operetta-system"]"#), "{add}");
+        let (allowed, says, add) = asked(all, Verb::Create, "pods", "operetta-system");
+        assert!(!allowed && says.contains("leads to the host's account") && add.is_empty(), "{says} {add}");
+        let (allowed, says, _) = asked("[]", Verb::Get, "configmaps", "operetta-system");
+        assert!(!allowed && says.starts_with("does not grant it; to allow it"), "{says}");
+        let named = |resource| {
+            format!("[{{apiGroups: [''], resources: [{resource}], verbs: ['*'], namespaces: [operetta-system]}}]")
+        };
+        assert!(asked(&named("configmaps"), Verb::Get, "configmaps", "operetta-system").0);
+        let (allowed, says, _) = asked(&named("pods"), Verb::Get, "pods", "operetta-system");
+        assert!(!allowed && says.starts_with("is refused by the host as a whole: "), "{says}");
     }
 
     #[test]
