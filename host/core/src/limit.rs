@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | places for reconciles | its `concurrency`, and never the places that are kept for the others ([`crate::share`]): of 64 places a lone plugin has 48 |
 //! | memory | `concurrency` times `memory` (1 GiB), and the answers on their way in |
-//! | CPU | what its reconciles get among all that run: guests yield every 2 ms, on threads apart from the host's own; each ends after `cpu` |
+//! | CPU | half of the cores, of which a quarter of one at once and the rest as nobody else of the host wants it; each reconcile ends after `cpu` |
 //! | time in a place | `deadline` |
 //! | bytes from and to the world | `traffic` for each reconcile, of which `message` at once |
 //! | writes | `write_rate` a minute for each object |

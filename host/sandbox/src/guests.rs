@@ -1,246 +1,314 @@
 //! Who computes when: the threads on which guests run, apart from the host's own, and how a component that computes a lot makes room for its neighbours.
 //!
 //! # Guarantees
-//! - **A guest never waits for another component's**: what computes little runs on prompt threads, of which a component holds at most one for each core but one.
-//! - What a component computes beyond [`RATE`] goes on on patient threads, which get little of a core that somebody else wants: a component that
-//!   computes a lot has the whole machine while it is idle, and what is left of it while it is not.
-//! - There components take turns, however many reconciles each has.
+//! - **A guest never waits for another component's**: of a component at most one guest for each second core computes at a time, and what computes little runs on prompt threads.
+//! - A component that computes more than a quarter of a core is heavy, until it has rested. It runs on patient threads, which get what nobody else of the host wants.
+//! - A heavy component that gets nothing that way, since others keep the machine busy, gets a turn on a prompt thread every few milliseconds.
+//! - Components take turns, however many reconciles each has.
 //!
 //! # Assumptions
 //! - A guest yields at each tick of the epoch, so that whoever polls one gets it back soon.
 
+mod turns;
+
 use std::{
-    future::{Future, poll_fn},
+    future::Future,
     io,
     num::NonZero,
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
-    task::{Poll, ready},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
-use rustix::process::nice;
-use tokio::{
-    runtime::{Builder, Handle, Runtime},
-    sync::Semaphore,
-    task::JoinError,
+use async_task::Runnable;
+use futures::FutureExt as _;
+use thread_priority::{
+    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+    thread_schedule_policy,
 };
-use tokio_util::{sync::PollSemaphore, task::AbortOnDropHandle};
+use tokio::runtime::{Builder, Handle, Runtime};
 
+use self::turns::{Id, Pace, Turns};
 use crate::meter::Meter;
 
-/// CPU time in a second that a component may use at once: a quarter of a core, which is a thousand reconciles of an ordinary operator.
-const RATE: Duration = Duration::from_millis(250);
-/// What it may have saved up of that. Ten ticks, so that one reconcile that computes for a moment does not count as one that computes a lot.
-const SAVINGS: Duration = Duration::from_millis(20);
-/// How nice patient threads are: a third of a core that somebody else wants as well. Nicer ones would meet their deadlines on a busy machine, and hold the host's locks for long.
-const NICENESS: i32 = 5;
+/// A guest ended without an output: it panicked in the host's code, or the host stops.
+#[derive(Debug, thiserror::Error)]
+#[error("the guest was cut off: {0}")]
+pub(crate) struct CutOff(&'static str);
 
 /// The threads.
 pub(crate) struct Guests {
-    prompt: Pool,
-    patient: Pool,
-    cores: usize,
+    /// Of guests that are not of a component yet.
+    own: Arc<Share>,
+    shared: Arc<Shared>,
+    /// For timers, which a guest may have wherever it runs.
+    timers: Option<Runtime>,
 }
 
-/// What one component has of them.
+/// What one component has of them, while it lives.
 pub(crate) struct Share {
-    prompt: Arc<Semaphore>,
-    patient: Arc<Semaphore>,
-    account: Mutex<Account>,
+    id: Id,
+    shared: Arc<Shared>,
 }
 
-/// CPU time at once that is left, in nanoseconds; a debt when negative.
-struct Account {
-    left: i64,
-    at: Instant,
+struct Shared {
+    state: Mutex<State>,
+    /// Threads of each kind that have nothing to do.
+    waiting: [Condvar; 2],
+    alive: AtomicUsize,
 }
 
-/// A runtime whose threads are all of one kind.
-struct Pool {
-    handle: Handle,
-    runtime: Option<Runtime>,
+struct State {
+    turns: Turns<Guest>,
+    idle: [Idle; 2],
+    /// Whether a prompt thread wakes up by itself when a heavy component starves.
+    watched: bool,
+    closed: bool,
+}
+
+/// Threads of one kind.
+#[derive(Default)]
+struct Idle {
+    waiting: usize,
+    /// Of those, the ones that were told to wake up.
+    called: usize,
+}
+
+/// A guest that can go on.
+type Guest = Runnable<Tag>;
+
+/// Whose it is.
+struct Tag {
+    share: Arc<Share>,
+    /// None: nobody is charged.
+    meter: Option<Arc<Meter>>,
+}
+
+/// Counts a guest for as long as there is anything of it.
+struct Alive(Arc<Shared>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.alive.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Guests {
     pub fn start() -> io::Result<Self> {
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        Ok(Self {
-            prompt: Pool::start("guest", cores, 0)?,
-            patient: Pool::start("guest-patient", cores, NICENESS)?,
-            cores,
-        })
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let timers = Builder::new_multi_thread().worker_threads(1).thread_name("guest-timers").enable_all().build()?;
+        let mut turns = Turns::new(cores);
+        let id = turns.join(true, Instant::now());
+        let state = State { turns, idle: Default::default(), watched: false, closed: false };
+        let shared =
+            Arc::new(Shared { state: Mutex::new(state), waiting: Default::default(), alive: AtomicUsize::new(0) });
+        // From here on the threads end with it, should one of them not start.
+        let guests = Self { own: Arc::new(Share { id, shared: Arc::clone(&shared) }), shared, timers: Some(timers) };
+        for _ in 0..cores {
+            guests.thread("guest", Pace::Prompt)?;
+            guests.thread("guest-patient", Pace::Patient)?;
+        }
+        Ok(guests)
+    }
+
+    fn thread(&self, name: &str, pace: Pace) -> io::Result<()> {
+        let timers = self.timers.as_ref().map(|timers| timers.handle().clone());
+        let shared = Arc::clone(&self.shared);
+        let work = move || {
+            let _entered = timers.as_ref().map(Handle::enter);
+            if pace == Pace::Patient {
+                be_patient();
+            }
+            shared.work(pace);
+        };
+        thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
     }
 
     /// For a component.
     pub fn share(&self) -> Arc<Share> {
-        let account = Mutex::new(Account { left: nanos(SAVINGS), at: Instant::now() });
-        let prompt = Arc::new(Semaphore::new(self.cores.saturating_sub(1).max(1)));
-        Arc::new(Share { prompt, patient: Arc::new(Semaphore::new(self.cores)), account })
+        let id = self.shared.lock().turns.join(false, Instant::now());
+        Arc::new(Share { id, shared: Arc::clone(&self.shared) })
     }
 
     /// Runs a guest of a component. What it uses is `meter`'s to know.
-    pub async fn run<F>(&self, share: &Arc<Share>, meter: Arc<Meter>, guest: F) -> Result<F::Output, JoinError>
+    pub async fn run<F>(&self, share: &Arc<Share>, meter: Arc<Meter>, guest: F) -> Result<F::Output, CutOff>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        let prompt = self.prompt.handle.spawn(promptly(Arc::clone(share), meter, Box::pin(guest)));
-        match AbortOnDropHandle::new(prompt).await? {
-            Ok(output) => Ok(output),
-            Err(guest) => AbortOnDropHandle::new(self.patient.handle.spawn(patiently(Arc::clone(share), guest))).await,
-        }
+        self.spawn(Tag { share: Arc::clone(share), meter: Some(meter) }, guest).await
     }
 
     /// Runs a guest that is not of a component yet, at once: the caller sees to it that there are few, and that each computes little.
-    pub async fn run_at_once<F>(&self, guest: F) -> Result<F::Output, JoinError>
+    pub async fn run_at_once<F>(&self, guest: F) -> Result<F::Output, CutOff>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        AbortOnDropHandle::new(self.prompt.handle.spawn(guest)).await
+        self.spawn(Tag { share: Arc::clone(&self.own), meter: None }, guest).await
     }
 
-    /// Tasks that there are.
-    pub fn tasks(&self) -> usize {
-        [&self.prompt, &self.patient].map(|pool| pool.handle.metrics().num_alive_tasks()).iter().sum()
-    }
-}
-
-impl Share {
-    /// Whether there is CPU time to be had at once.
-    fn has_credit(&self) -> bool {
-        let mut account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let earned = nanos(now.duration_since(account.at)).saturating_mul(nanos(RATE)) / nanos(Duration::from_secs(1));
-        account.left = account.left.saturating_add(earned).min(nanos(SAVINGS));
-        account.at = now;
-        account.left > 0
-    }
-
-    fn charge(&self, used: Duration) {
-        let mut account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
-        account.left = account.left.saturating_sub(nanos(used));
-    }
-}
-
-fn nanos(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// The guest's output, or the guest itself when it is to go on patiently.
-async fn promptly<F: Future>(
-    share: Arc<Share>,
-    meter: Arc<Meter>,
-    guest: Pin<Box<F>>,
-) -> Result<F::Output, Pin<Box<F>>> {
-    let mut turns = PollSemaphore::new(Arc::clone(&share.prompt));
-    let mut guest = Some(guest);
-    poll_fn(|context| {
-        let turn = ready!(turns.poll_acquire(context));
-        let Some(mut polled) = guest.take_if(|_| share.has_credit()) else {
-            // Only ever polled again after a guest that waits.
-            return guest.take().map_or(Poll::Pending, |guest| Poll::Ready(Err(guest)));
+    /// Dropped before it is ready it ends the guest.
+    async fn spawn<F>(&self, tag: Tag, guest: F) -> Result<F::Output, CutOff>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        self.shared.alive.fetch_add(1, Ordering::Relaxed);
+        let alive = Alive(Arc::clone(&self.shared));
+        let guest = async move {
+            let _alive = alive;
+            guest.await
         };
-        let before = meter.cpu();
-        let output = polled.as_mut().poll(context);
-        share.charge(meter.cpu().saturating_sub(before));
-        drop(turn);
-        guest = Some(polled);
-        output.map(Ok)
-    })
-    .await
-}
-
-/// One poll at a time, in turn with those of the other components.
-async fn patiently<F: Future>(share: Arc<Share>, mut guest: Pin<Box<F>>) -> F::Output {
-    let mut turns = PollSemaphore::new(Arc::clone(&share.patient));
-    poll_fn(|context| {
-        let _turn = ready!(turns.poll_acquire(context));
-        guest.as_mut().poll(context)
-    })
-    .await
-}
-
-impl Pool {
-    fn start(name: &str, threads: usize, niceness: i32) -> io::Result<Self> {
-        let start = move || {
-            // On Linux it is the thread's own. A system that refuses it runs guests as it runs everything.
-            if niceness > 0
-                && let Err(error) = nice(niceness)
-            {
-                tracing::warn!(%error, "guests that compute a lot run at the host's own priority");
-            }
-        };
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(threads)
-            .thread_name(name)
-            .on_thread_start(start)
-            .enable_all()
-            .build()?;
-        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
-    }
-}
-
-impl Drop for Pool {
-    /// Without waiting, which an asynchronous context forbids; guests are cut off at their next tick.
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+        let (runnable, task) =
+            async_task::Builder::new().propagate_panic(true).metadata(tag).spawn(move |_| guest, schedule);
+        runnable.schedule();
+        match AssertUnwindSafe(task.fallible()).catch_unwind().await {
+            Ok(Some(output)) => Ok(output),
+            Ok(None) => Err(CutOff("the host stops")),
+            Err(_) => Err(CutOff("the host's own code panicked; its log says where")),
         }
+    }
+
+    /// Ends the threads, without waiting, which an asynchronous context forbids; guests are cut off at their next tick.
+    fn close(&self) {
+        let cut_off = {
+            let mut state = self.shared.lock();
+            state.closed = true;
+            state.turns.drain()
+        };
+        self.shared.waiting.iter().for_each(Condvar::notify_all);
+        // Not under the lock: with a guest its component's share may go.
+        drop(cut_off);
+    }
+
+    /// Guests that there are.
+    pub fn tasks(&self) -> usize {
+        self.shared.alive.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Guests {
+    fn drop(&mut self) {
+        self.close();
+        if let Some(timers) = self.timers.take() {
+            timers.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shared.lock().turns.leave(self.id);
+    }
+}
+
+/// A guest can go on.
+fn schedule(guest: Guest) {
+    let share = Arc::clone(&guest.metadata().share);
+    let mut state = share.shared.lock();
+    if state.closed {
+        drop(state);
+        return drop(guest);
+    }
+    let now = Instant::now();
+    state.turns.ready(share.id, guest, now);
+    state.call(&share.shared, now);
+}
+
+impl State {
+    fn idle(&mut self, pace: Pace) -> &mut Idle {
+        let [prompt, patient] = &mut self.idle;
+        if pace == Pace::Prompt { prompt } else { patient }
+    }
+
+    /// Wakes a thread of each kind that has something to do.
+    fn call(&mut self, shared: &Shared, now: Instant) {
+        let kinds = [Pace::Prompt, Pace::Patient].into_iter().zip(&mut self.idle).zip(&shared.waiting);
+        for ((pace, idle), waiting) in kinds {
+            if idle.called == idle.waiting {
+                continue;
+            }
+            let watch = pace == Pace::Prompt && !self.watched && self.turns.starving().is_some();
+            if watch || self.turns.has(pace, now) {
+                idle.called += 1;
+                waiting.notify_one();
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a thread does.
+    fn work(&self, pace: Pace) {
+        let mut state = self.lock();
+        while !state.closed {
+            let now = Instant::now();
+            let next = state.turns.next(pace, now);
+            // Whoever had a turn may have become one for the other kind, and the line may have more than one.
+            state.call(self, now);
+            state = match next {
+                Some((id, guest)) => {
+                    drop(state);
+                    self.turn(pace, id, guest)
+                }
+                None => self.wait(pace, state, now),
+            };
+        }
+    }
+
+    /// Until something may have changed.
+    fn wait<'a>(&'a self, pace: Pace, mut state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
+        let [prompt, patient] = &self.waiting;
+        let starving = if pace == Pace::Prompt && !state.watched { state.turns.starving() } else { None };
+        state.idle(pace).waiting += 1;
+        let condvar = if pace == Pace::Prompt { prompt } else { patient };
+        state = match starving {
+            Some(at) => {
+                state.watched = true;
+                let waited = condvar.wait_timeout(state, at.saturating_duration_since(now));
+                let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                state.watched = false;
+                state
+            }
+            None => condvar.wait(state).unwrap_or_else(PoisonError::into_inner),
+        };
+        let idle = state.idle(pace);
+        idle.waiting -= 1;
+        idle.called = idle.called.saturating_sub(1);
+        state
+    }
+
+    /// Lets a guest compute until it waits, ends or is to yield.
+    fn turn(&self, pace: Pace, id: Id, guest: Guest) -> MutexGuard<'_, State> {
+        let tag = guest.metadata();
+        // Its number is nobody else's as long as this is held.
+        let (share, meter) = (Arc::clone(&tag.share), tag.meter.clone());
+        let used = || meter.as_ref().map_or(Duration::ZERO, |meter| meter.cpu());
+        let before = used();
+        guest.run();
+        let used = used().saturating_sub(before);
+        self.lock().turns.done(id, pace, used, Instant::now());
+        drop(share);
+        self.lock()
+    }
+}
+
+const IDLE: ThreadSchedulePolicy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+
+/// Makes the thread get only what no other of the process wants: whatever else wakes up runs at once. A system that refuses it runs guests as it runs everything.
+fn be_patient() {
+    // It sets the niceness as well, which may be refused where it is not needed.
+    let set = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, IDLE);
+    if thread_schedule_policy().ok() != Some(IDLE) {
+        tracing::warn!(error = ?set.err(), "guests that compute a lot run at the host's own priority");
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use rustix::process::getpriority_process;
-    use tokio::task::yield_now;
-
-    use super::*;
-    use crate::meter::metered;
-
-    /// On which kind of thread it runs, and how nice that is.
-    fn place() -> (String, i32) {
-        (std::thread::current().name().unwrap().to_owned(), getpriority_process(None).unwrap())
-    }
-
-    /// Where a guest runs after its component has computed for so long, and it waited for something.
-    async fn run(guests: &Guests, share: &Arc<Share>, long: Duration) -> (String, i32) {
-        let meter = Meter::new(Duration::MAX);
-        let computed = Arc::clone(share);
-        let compute = async move {
-            computed.charge(long);
-            yield_now().await;
-            place()
-        };
-        guests.run(share, Arc::clone(&meter), metered(meter, compute)).await.unwrap().unwrap()
-    }
-
-    #[tokio::test]
-    async fn what_computes_a_lot_goes_on_patiently_and_its_neighbour_at_once() {
-        let guests = Guests::start().unwrap();
-        let (hungry, neighbour) = (guests.share(), guests.share());
-        let own = place().1;
-        assert_eq!(run(&guests, &hungry, Duration::ZERO).await, ("guest".to_owned(), own));
-        let patient = ("guest-patient".to_owned(), (own + NICENESS).min(19));
-        assert_eq!(run(&guests, &hungry, Duration::from_hours(1)).await, patient);
-        assert_eq!(run(&guests, &neighbour, Duration::ZERO).await, ("guest".to_owned(), own));
-    }
-
-    #[tokio::test]
-    async fn credit_comes_back_by_the_rate_and_is_not_saved_up_for_ever() {
-        let share = Guests::start().unwrap().share();
-        share.charge(SAVINGS + Duration::from_secs(10));
-        assert!(!share.has_credit());
-        let earned_in = |time: Duration| {
-            let mut account = share.account.lock().unwrap();
-            account.at = account.at.checked_sub(time).unwrap();
-        };
-        earned_in(Duration::from_secs(30));
-        assert!(!share.has_credit(), "a quarter of half a minute is less than ten seconds");
-        earned_in(Duration::from_secs(30));
-        assert!(share.has_credit());
-        earned_in(Duration::from_hours(1));
-        assert!(share.has_credit());
-        share.charge(SAVINGS + Duration::from_secs(1));
-        assert!(!share.has_credit());
-    }
-}
+mod tests;
