@@ -109,13 +109,13 @@ async fn main() -> Result<()> {
     for _ in 0..ROUNDS {
         let mut instances = Vec::new();
         for _ in 0..LANES {
-            instances.push(Warm::new(&component, effects(&policy)).await?);
+            instances.push(Warm::new(&operator, effects(&policy)).await?);
         }
         let lanes = instances.into_iter().map(|mut instance| {
-            let request = request();
+            let (request, policy) = (request(), Arc::clone(&policy));
             async move {
                 for _ in 0..CALLS / LANES {
-                    assert!(instance.reconcile(request.clone()).await.is_ok());
+                    assert!(instance.reconcile(request.clone(), effects(&policy)).await.is_ok());
                 }
             }
         });

@@ -13,12 +13,11 @@ use operetta_core::{
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
 };
 use tokio::{runtime::Handle, time::timeout};
-use wasmtime::{Store, component::Accessor};
+use wasmtime::Store;
 
 use crate::{
     bindings::{self, operetta::operator::types},
     component::Component,
-    engine::Ticking,
     fault::Fault,
     meter::{Memory, Meter, metered},
     state::{State, store},
@@ -88,12 +87,28 @@ impl Operator {
         main: Handle,
         meter: Arc<Meter>,
     ) -> Result<Outcome, Failure> {
-        let (limits, began) = (effects.limits().clone(), Instant::now());
-        let _ticking = self.component.inner.ticker.run();
+        let limits = effects.limits();
+        let state = State::reconcile(Arc::clone(&effects), main, Memory::new(Arc::clone(&meter), limits));
         let mut answer = None;
-        let state = State::reconcile(Arc::clone(&effects), main, Memory::new(Arc::clone(&meter), &limits));
-        let drive = self.drive(request, state, &meter, limits.message, &mut answer);
-        let fault = match timeout(limits.deadline, metered(Arc::clone(&meter), drive)).await {
+        let fresh = async {
+            let mut store = store(&self.component.inner.engine, state, &meter, limits.message);
+            let operator = self.component.pre.instantiate_async(&mut store).await?;
+            call(&mut store, &operator, request, &mut answer).await
+        };
+        let fault = self.limited(&effects, &meter, fresh).await;
+        conclude(&effects, answer, fault)
+    }
+
+    /// Runs a guest until it ends or must: then with what it did wrong.
+    async fn limited(
+        &self,
+        effects: &Effects,
+        meter: &Arc<Meter>,
+        guest: impl Future<Output = wasmtime::Result<()>>,
+    ) -> Option<Fault> {
+        let began = Instant::now();
+        let _ticking = self.component.inner.ticker.run();
+        let fault = match timeout(effects.limits().deadline, metered(Arc::clone(meter), guest)).await {
             Ok(Ok(Ok(()))) => None,
             Ok(Ok(Err(error))) => Some(Fault::from(error)),
             Ok(Err(limit)) => Some(limit.into()),
@@ -101,84 +116,85 @@ impl Operator {
         };
         let usage = Usage { cpu: meter.cpu(), wall: began.elapsed(), memory: meter.memory() };
         (self.observe)(effects.caller(), &usage);
-        match (answer, fault) {
-            (Some(answer), fault) => {
-                if let Some(fault) = fault {
-                    let failure = fault.of_reconcile(limits.deadline, limits.cpu);
-                    let text = format!("a task that the reconcile left behind ended badly: {failure}");
-                    effects.log(Level::Warn, "operetta", &text, &[]);
-                }
-                convert_answer(answer)
-            }
-            (None, Some(fault)) => Err(fault.of_reconcile(limits.deadline, limits.cpu)),
-            (None, None) => Err(Failure::Host("the guest ended without an answer".into())),
-        }
-    }
-
-    /// Makes an instance, calls it, and lets what it left behind run a little. The answer is put aside as soon as it is there: what comes later cannot take it back.
-    async fn drive(
-        &self,
-        request: Request,
-        state: State,
-        meter: &Arc<Meter>,
-        message: usize,
-        answer: &mut Option<Result<types::Outcome, types::Failure>>,
-    ) -> wasmtime::Result<()> {
-        let mut store = store(&self.component.inner.engine, state, meter, message);
-        let operator = self.component.pre.instantiate_async(&mut store).await?;
-        let request = convert_request(&request);
-        store
-            .run_concurrent(async |accessor| {
-                *answer = Some(operator.call_reconcile(accessor, request).await?);
-                let _ = timeout(DRAIN, poll_fn(|context| accessor.poll_no_interesting_tasks(context))).await;
-                wasmtime::error::Ok(())
-            })
-            .await?
+        fault
     }
 }
 
-/// One instance that is called again and again on the guests' threads, to measure what a fresh one costs. **No host may do this**: what one object leaves in it, the next
+/// What a guest returns.
+type Answer = Result<types::Outcome, types::Failure>;
+
+/// Calls an instance, and lets what it left behind run a little. The answer is put aside as soon as it is there: what comes later cannot take it back.
+async fn call(
+    store: &mut Store<State>,
+    operator: &bindings::Operator,
+    request: Request,
+    answer: &mut Option<Answer>,
+) -> wasmtime::Result<()> {
+    let request = convert_request(&request);
+    store
+        .run_concurrent(async |accessor| {
+            *answer = Some(operator.call_reconcile(accessor, request).await?);
+            let _ = timeout(DRAIN, poll_fn(|context| accessor.poll_no_interesting_tasks(context))).await;
+            wasmtime::error::Ok(())
+        })
+        .await?
+}
+
+/// What comes of it.
+fn conclude(effects: &Effects, answer: Option<Answer>, fault: Option<Fault>) -> Result<Outcome, Failure> {
+    let limits = effects.limits();
+    let failure = fault.map(|fault| fault.of_reconcile(limits.deadline, limits.cpu));
+    match (answer, failure) {
+        (Some(answer), failure) => {
+            if let Some(failure) = failure {
+                let text = format!("a task that the reconcile left behind ended badly: {failure}");
+                effects.log(Level::Warn, "operetta", &text, &[]);
+            }
+            convert_answer(answer)
+        }
+        (None, Some(failure)) => Err(failure),
+        (None, None) => Err(Failure::Host("the guest ended without an answer".into())),
+    }
+}
+
+/// One instance that is called again and again, under the same limits, to measure what a fresh one costs. **No host may do this**: what one object leaves in it, the next
 /// one finds.
 pub struct Warm {
     /// None after a call that was cut off.
     instance: Option<(Store<State>, bindings::Operator)>,
-    component: Arc<Component>,
+    operator: Operator,
     meter: Arc<Meter>,
-    _ticking: Ticking,
 }
 
 impl Warm {
     /// Makes the instance.
-    pub async fn new(component: &Arc<Component>, effects: Arc<Effects>) -> Result<Self, Failure> {
+    pub async fn new(operator: &Operator, effects: Arc<Effects>) -> Result<Self, Failure> {
         let limits = effects.limits().clone();
         let meter = Meter::new(Duration::MAX);
         let memory = Memory::new(Arc::clone(&meter), &limits);
         let state = State::reconcile(effects, Handle::current(), memory);
+        let component = &operator.component;
         let mut store = store(&component.inner.engine, state, &meter, limits.message);
-        let operator = component.pre.instantiate_async(&mut store).await;
-        let operator = operator.map_err(|e| Fault::from(e).of_reconcile(limits.deadline, limits.cpu))?;
-        let (instance, component) = (Some((store, operator)), Arc::clone(component));
-        Ok(Self { instance, _ticking: component.inner.ticker.run(), component, meter })
+        let instance = component.pre.instantiate_async(&mut store).await;
+        let instance = instance.map_err(|e| Fault::from(e).of_reconcile(limits.deadline, limits.cpu))?;
+        Ok(Self { instance: Some((store, instance)), operator: operator.clone(), meter })
     }
 
-    /// Calls it.
-    pub async fn reconcile(&mut self, request: Request) -> Result<Outcome, Failure> {
+    /// Calls it, with effects of this call's own.
+    pub async fn reconcile(&mut self, request: Request, effects: Arc<Effects>) -> Result<Outcome, Failure> {
         let lost = || Failure::Host("the instance is lost".to_owned());
-        let (mut store, operator) = self.instance.take().ok_or_else(lost)?;
-        let call = async move {
-            let request = convert_request(&request);
-            let call = async |accessor: &Accessor<State>| operator.call_reconcile(accessor, request).await;
-            let ended = store.run_concurrent(call).await.and_then(|answer| answer);
-            (store, operator, ended)
+        let (mut store, instance) = self.instance.take().ok_or_else(lost)?;
+        *store.data_mut().effects_mut().map_err(|_| lost())? = Arc::clone(&effects);
+        let (operator, meter) = (self.operator.clone(), Arc::clone(&self.meter));
+        let called = async move {
+            let mut answer = None;
+            let fault = operator.limited(&effects, &meter, call(&mut store, &instance, request, &mut answer)).await;
+            (conclude(&effects, answer, fault), (store, instance))
         };
-        let (guests, share) = (&self.component.inner.guests, &self.component.share);
-        let called = guests.run(share, Arc::clone(&self.meter), metered(Arc::clone(&self.meter), call)).await;
-        let (store, operator, ended) = called.map_err(|_| lost())?.map_err(|_| lost())?;
-        self.instance = Some((store, operator));
-        match ended {
-            Ok(answer) => convert_answer(answer),
-            Err(error) => Err(Fault::from(error).of_reconcile(Duration::MAX, Duration::MAX)),
-        }
+        let (guests, share) = (&self.operator.component.inner.guests, &self.operator.component.share);
+        let (outcome, instance) = guests.run(share, Arc::clone(&self.meter), called).await.map_err(|_| lost())?;
+        self.instance = Some(instance);
+        outcome
     }
 }
 

@@ -80,6 +80,14 @@ impl State {
         }
     }
 
+    /// The same, to be replaced by those of the next call.
+    pub fn effects_mut(&mut self) -> Result<&mut Arc<Effects>, NotWhileDescribing> {
+        match &mut self.world {
+            World::Reconcile { effects, .. } => Ok(effects),
+            World::Describe { .. } => Err(NotWhileDescribing),
+        }
+    }
+
     /// Keeps a line of a guest that is being described, for the error if there will be one.
     pub fn say(&mut self, line: String) {
         if let World::Describe { said } = &mut self.world
