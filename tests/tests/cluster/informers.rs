@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use kube::{
     ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams},
@@ -255,9 +255,14 @@ async fn a_plugin_that_is_granted_one_object_by_name_is_woken_by_it_and_by_no_ot
         .await
         .unwrap();
     let deployments = layer.api("apps", "v1", "Deployment", "deployments");
-    eventually("it makes the deployment", SOON, async || deployments.get("mine").await.context("not yet").map(drop))
-        .await
-        .unwrap();
+    // Of what is complete its controllers write no more.
+    eventually("its deployment is complete", SOON, async || {
+        let status = deployments.get("mine").await?.data["status"].to_string();
+        ensure!(status.contains(r#""availableReplicas":1"#) && status.contains("NewReplicaSetAvailable"), "{status}");
+        Ok(())
+    })
+    .await
+    .unwrap();
     // Another that belongs to the same object, and of which it may know nothing.
     let mine = deployments.get("mine").await.unwrap();
     let owner = json!([{"apiVersion": "cache.example.com/v1alpha1", "kind": "Memcached", "name": "mine", "uid": object.uid(), "controller": true}]);

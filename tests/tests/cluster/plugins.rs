@@ -607,15 +607,17 @@ async fn what_a_plugin_is_denied_is_told_everywhere_and_granted_while_it_runs() 
     let (code, said) = can_i(&stage, &create);
     assert!(code == Some(0) && said.starts_with("yes\n"), "{said}");
     assert_eq!(can_i(&stage, &["channel", "elsewhere"]).0, Some(0));
+    // In full, since other tests have kinds of the same name.
+    let mischiefs = "mischiefs.hostile.example.com";
     for (request, code) in [
         // As kubectl names kinds; in all namespaces it is not granted.
         (&["create", "Secret", "-A"][..], 6),
-        (&["get", "mischiefs.hostile.example.com", "one", "-n", &here], 0),
+        (&["get", mischiefs, "one", "-n", &here], 0),
         // Granted everywhere, which the host's own namespace is no part of: that of this host, or the one that hosts have unless told.
-        (&["get", "mischief", "one", "-n", stage.beside.name()], 0),
-        (&["get", "mischief", "one", "-n", stage.beside.name(), "--host-namespace", stage.beside.name()], 6),
-        (&["get", "mischief", "one", "-n", "operetta-system"], 6),
-        (&["patch", "mischief/status", "-n", &here], 0),
+        (&["get", mischiefs, "one", "-n", stage.beside.name()], 0),
+        (&["get", mischiefs, "one", "-n", stage.beside.name(), "--host-namespace", stage.beside.name()], 6),
+        (&["get", mischiefs, "one", "-n", "operetta-system"], 6),
+        (&["patch", &format!("{mischiefs}/status"), "-n", &here], 0),
         (&["patch", "plugin", &stage.name], 6),
         (&["impersonate", "users"], 2),
         (&["get", "nothings"], 5),
