@@ -1,3 +1,5 @@
+//! Guests that compute, and what they cost those beside them.
+
 use std::sync::Barrier;
 
 use tokio::time::timeout;
