@@ -20,11 +20,11 @@ use operetta_core::{
     cache::{Cached, Change, Extent, Informers, KindInfo, Scope, Subscription},
     effect::{Effects, Policy, Ports},
     limit::Limit,
-    looping::{Guard, Step},
+    looping::{Guard, Loop, Step},
     manifest,
     name::{Actor, PluginName},
     park::{End, Gate, News, Pass},
-    port::{ApiError, Caller},
+    port::{ApiError, Caller, Event, Severity},
     queue::{Job, Next, Priority, WorkQueue},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::{ObjectKey, Resource},
@@ -45,6 +45,10 @@ use crate::{
 
 /// A plugin that asks to be called again at once is called again after this time: as long as the first retry waits, so that it cannot spin.
 const SOONEST: Duration = Duration::from_millis(50);
+
+/// What is said of a loop.
+const LOOPS: &str =
+    "the controller's own writes wake it again and again, or somebody undoes them: it is slowed for this object";
 
 /// What the controllers of one plugin share.
 pub struct Shared {
@@ -570,10 +574,11 @@ impl Dispatcher {
         if let Some(what) = verdict.found {
             self.metrics.found_loop();
             self.shared.vitals.raise_alarm();
-            tracing::warn!(
-                what,
-                "the controller's own writes wake it again and again, or somebody undoes them: it is slowed for this object"
-            );
+            let Loop { what, field } = what;
+            tracing::warn!(what, "{LOOPS}");
+            let told = self.clone().tell_loop(version, job.key.clone(), field).in_current_span();
+            // Without the places of a reconcile, since it waits for the API server.
+            self.running.spawn(told);
         }
         let end = match &result {
             Err(failure) if failure.is_guests_end() => End::Stopped(failure.first_line()),
@@ -594,6 +599,24 @@ impl Dispatcher {
                     delay.map_or_else(|| "when the object changes".to_owned(), |delay| format!("in {delay:.1?}"));
                 tracing::error!(reason = failure.reason(), error = %failure, ?took, attempt = job.attempt, retry, "reconcile failed");
             }
+        }
+    }
+
+    /// Tells those who see the object, as far as the plugin's rights reach.
+    async fn tell_loop(self: Arc<Self>, version: Arc<Version>, key: ObjectKey, field: String) {
+        let effects = Effects::new(self.caller.clone(), self.shared.policy.clone(), version.ports.clone());
+        let event = Event {
+            resource: self.primary.clone(),
+            key,
+            severity: Severity::Warning,
+            reason: "Looping".to_owned(),
+            action: "SlowDown".to_owned(),
+            message: format!("{field} changes again and again: {LOOPS}"),
+        };
+        match effects.announce(event).await {
+            Ok(true) => {}
+            Ok(false) => tracing::debug!("no event says so at the object, since the plugin may publish none"),
+            Err(error) => tracing::warn!(%error, "no event says so at the object"),
         }
     }
 

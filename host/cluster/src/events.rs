@@ -27,6 +27,8 @@ use crate::{
 
 /// Events at once, as client-go's spam filter allows.
 const BURST: f64 = 25.0;
+/// Of these, repetitions leave so many to what is new: an operator in a loop that publishes an event each time does not keep back the one that says so.
+const NEWS: f64 = 5.0;
 /// Events a second in the long run. client-go allows one in five minutes for each object; this is for a whole plugin.
 const RATE: f64 = 1.0;
 /// Repetitions within this time are one event, as in client-go.
@@ -133,7 +135,8 @@ impl Recorder {
         state.tokens = (state.tokens + (now - state.filled).as_secs_f64() * RATE).min(BURST);
         state.filled = now;
         state.series.retain(|_, published| now - published.last < SERIES);
-        let allowed = state.tokens >= 1.0;
+        let least = if state.series.contains_key(series) { 1.0 + NEWS } else { 1.0 };
+        let allowed = state.tokens >= least;
         if allowed {
             state.tokens -= 1.0;
         }

@@ -263,6 +263,17 @@ impl Effects {
         self.metered(Call::Publish, effect).await
     }
 
+    /// Publishes what the host has to say about an object of the plugin's. The host has no rights of its own there, so it uses the plugin's, and answers whether these are enough: where
+    /// they are not, nothing was denied to the plugin, which asked for nothing.
+    pub async fn announce(&self, event: Event) -> Result<bool, ApiError> {
+        let may = self.policy.load().grants.check_events().is_ok()
+            && self.may(&of(Verb::Get, &event.resource, None, &event.key)).is_ok();
+        if may {
+            self.ports.kubernetes.publish(&self.caller, event).await?;
+        }
+        Ok(may)
+    }
+
     /// Whether a log line of this level would be kept.
     pub fn log_enabled(&self, level: Level) -> bool {
         self.ports.log.enabled(level)

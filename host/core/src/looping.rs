@@ -68,8 +68,14 @@ pub struct Step {
     pub now: Arc<Cached>,
 }
 
-/// A loop, in words: `.spec.replicas of deployments.v1.apps n/x flaps between 3 and 4`.
-pub type Loop = String;
+/// A loop, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loop {
+    /// For who looks after plugins: `.spec.replicas of deployments.v1.apps n/x flaps between 3 and 4`.
+    pub what: String,
+    /// For who sees the key's object and perhaps nothing else: which field of which object, without its values; of an object of another namespace only the kind.
+    pub field: String,
+}
 
 /// What follows from a reconcile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -196,16 +202,16 @@ impl Guard {
                 return Verdict::default();
             }
         }
-        tracks.entry(key.clone()).or_default().ended(&steps, now)
+        tracks.entry(key.clone()).or_default().ended(key, &steps, now)
     }
 
     /// Which loops there are now.
-    pub fn loops(&self) -> Vec<(ObjectKey, Loop)> {
+    pub fn loops(&self) -> Vec<(ObjectKey, String)> {
         let now = Instant::now();
         let tracks = self.lock();
         let looping = tracks.iter().filter_map(|(key, track)| {
             let looping = track.looping.as_ref().filter(|looping| looping.until > now)?;
-            Some((key.clone(), looping.what.clone()))
+            Some((key.clone(), looping.what.what.clone()))
         });
         let mut loops: Vec<_> = looping.collect();
         loops.sort();
@@ -240,7 +246,7 @@ impl Track {
         !wrote && !looping
     }
 
-    fn ended(&mut self, steps: &[&Step], now: Instant) -> Verdict {
+    fn ended(&mut self, key: &ObjectKey, steps: &[&Step], now: Instant) -> Verdict {
         let woken = std::mem::take(&mut self.woken);
         self.running = false;
         for step in steps {
@@ -262,7 +268,7 @@ impl Track {
         }
         let mut laps = Vec::new();
         for step in steps {
-            self.look(step, woken, now, &mut laps);
+            self.look(key, step, woken, now, &mut laps);
         }
         let verdict = self.judge(laps, now);
         let ordered = self.wakes.iter().any(|wake| wake.order && !self.own.contains(&wake.event));
@@ -271,7 +277,7 @@ impl Track {
     }
 
     /// Finds the laps of one write: how many its field has by now, and what is to be said of it.
-    fn look(&mut self, step: &Step, woken: Woken, now: Instant, laps: &mut Vec<(usize, Loop)>) {
+    fn look(&mut self, of: &ObjectKey, step: &Step, woken: Woken, now: Instant, laps: &mut Vec<(usize, Loop)>) {
         let Some(before) = &step.before else { return };
         let mut changes = Vec::new();
         differences("", &before.value(), &step.now.value(), 0, &mut changes);
@@ -300,7 +306,7 @@ impl Track {
             while field.laps.len() > LAPS || field.laps.front().is_some_and(|at| now.duration_since(*at) >= WINDOW) {
                 field.laps.pop_front();
             }
-            laps.push((field.laps.len(), say(&place, &from, &to, put_back || returns)));
+            laps.push((field.laps.len(), say(of, &place, &from, &to, put_back || returns)));
         }
     }
 
@@ -323,11 +329,13 @@ impl Track {
 }
 
 /// In words. What a Secret holds is never said.
-fn say(place: &Place, from: &Value, to: &Value, returns: bool) -> Loop {
+fn say(of: &ObjectKey, place: &Place, from: &Value, to: &Value, returns: bool) -> Loop {
     let Place { resource, key, path } = place;
-    let field = format!("{} of {resource} {key}", printable(path, 120));
+    let (path, elsewhere) = (printable(path, 120), key.namespace != of.namespace);
+    let what = format!("{path} of {resource} {key}");
+    let field = if elsewhere { format!("a field of {resource} elsewhere") } else { what.clone() };
     if resource.group().is_empty() && resource.resource() == "secrets" {
-        return format!("{field} changes again and again");
+        return Loop { what: format!("{what} changes again and again"), field };
     }
     let shown =
         |value: &Value| if value.is_null() { "nothing".to_owned() } else { printable(&value.to_string(), SHOWN) };
@@ -335,9 +343,9 @@ fn say(place: &Place, from: &Value, to: &Value, returns: bool) -> Loop {
     if returns {
         // In one order, whichever of the two came last.
         let (a, b) = if from <= to { (from, to) } else { (to, from) };
-        format!("{field} flaps between {a} and {b}")
+        Loop { what: format!("{what} flaps between {a} and {b}"), field }
     } else {
-        format!("{field} changes with every reconcile, last from {from} to {to}")
+        Loop { what: format!("{what} changes with every reconcile, last from {from} to {to}"), field }
     }
 }
 

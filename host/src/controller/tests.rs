@@ -709,7 +709,8 @@ async fn a_controller_that_its_own_writes_wake_is_slowed_for_that_object_only_an
     scene.world.apply(&things(), "loops");
     scene.world.apply(&things(), "settles");
     let rules = json!([{"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": ["*"]}]);
-    let grants = operetta_core::grant::Grants { rules: serde_json::from_value(rules).unwrap(), ..Default::default() };
+    let rules = serde_json::from_value(rules).unwrap();
+    let grants = operetta_core::grant::Grants { rules, events: true, ..Default::default() };
     let policy = || Policy { grants: grants.clone(), ..Policy::default() };
     scene.shared.exchange(policy(), version(&scene.world, scene.runs.code("1"), 16));
     let turns = Arc::new(AtomicUsize::new(0));
@@ -732,6 +733,11 @@ async fn a_controller_that_its_own_writes_wake_is_slowed_for_that_object_only_an
     scene.runs.clear();
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert!((5..=20).contains(&scene.runs.all().len()), "{}", scene.runs.all().len());
+    let events = scene.world.events();
+    let [event] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!((&event.resource, &event.key, event.reason.as_str()), (&things(), &key("loops"), "Looping"));
+    let said = ".metadata.labels.turn of things.v1.x.example.com n/loops changes again and again: ";
+    assert!(event.message.starts_with(said), "{event:?}");
     let text = scene.shared.metrics.encode().unwrap();
     assert!(text.contains("operetta_write_loops_total{controller=\"demo/main\",plugin=\"demo\"} 1"), "{text}");
 

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::operetta,
-    shared::{ACCOUNTS, SOON, TestNamespace, account_of, built, installed, namespace, plug, run, shared},
+    shared::{ACCOUNTS, SOON, TestNamespace, account_of, built, installed, namespace, plug, requests_of, run, shared},
 };
 
 /// A plugin of one test, under a name of its own.
@@ -382,17 +382,47 @@ async fn a_plugin_whose_own_writes_wake_it_is_slowed_and_the_field_is_named() {
     stage.mischiefs().apply("one", &act("flap")).await.unwrap();
     let said = stage.says("Degraded", "True", "Looping").await;
     eprintln!("{said}");
-    let what = format!(
-        ".spec.milliseconds of mischiefs.v1.hostile.example.com {}/one flaps between 3 and 4",
-        stage.namespace.name()
-    );
-    assert!(said.starts_with(&what), "{said}");
+    let field = format!(".spec.milliseconds of mischiefs.v1.hostile.example.com {}/one", stage.namespace.name());
+    assert!(said.starts_with(&format!("{field} flaps between 3 and 4")), "{said}");
     stage.event("Looping").await;
+    // At the object, too, for those who see nothing else: once, though it published an event of its own with each lap.
+    let events: Api<Event> = stage.namespace.api();
+    let warnings = async || {
+        let all = events.list(&ListParams::default()).await?;
+        anyhow::Ok(all.items.into_iter().filter(|e| e.type_.as_deref() == Some("Warning")).collect::<Vec<_>>())
+    };
+    eventually("an event at the object", SOON, async || {
+        ensure!(!warnings().await?.is_empty(), "there is none");
+        Ok(())
+    })
+    .await
+    .unwrap();
     assert!((stage.metric("operetta_write_loops_total").await - 1.0).abs() < 0.5);
     assert!((stage.metric("operetta_looping_objects").await - 1.0).abs() < 0.5);
     // Thirty changes to find it, and then one after a second, two, four and so on.
     let changes = stage.mischiefs().get("one").await.unwrap().metadata.generation;
     assert!((30..40).contains(&changes.unwrap()), "{changes:?}");
+    eventually("it goes on, slower", SOON, async || {
+        let now = stage.mischiefs().get("one").await?.metadata.generation;
+        ensure!(now >= changes.map(|changes| changes + 2), "{now:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let [event] = <[Event; 1]>::try_from(warnings().await.unwrap()).unwrap();
+    assert_eq!((event.reason.as_deref(), &event.series), (Some("Looping"), &None));
+    let regarding = event.regarding.unwrap();
+    assert_eq!((regarding.kind.as_deref(), regarding.name.as_deref()), (Some("Mischief"), Some("one")));
+    let note = event.note.unwrap();
+    eprintln!("{note}");
+    assert!(note.starts_with(&format!("{field} changes again and again: ")) && !note.contains(" 3 "), "{note}");
+    // By the plugin's own rights, as the audit log has it.
+    if let Some(audit) = shared().audit_log() {
+        audit.settle(&stage.namespace.client()).await.unwrap();
+        let filter = requests_of(&stage.name, &stage.namespace).resource("events");
+        let made = audit.requests(&filter.name(event.metadata.name.as_deref().unwrap()).verb("create")).unwrap();
+        assert_eq!(made.len(), 1, "{made:#?}");
+    }
     // Somebody's order does not wait.
     stage.mischiefs().merge("one", &json!({"spec": {"act": "behave"}})).await.unwrap();
     stage.looked_after("1.0.0").await;

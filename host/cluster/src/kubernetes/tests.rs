@@ -481,6 +481,28 @@ async fn events_are_about_the_cached_object_and_repetitions_count() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_said_again_and_again_leaves_room_for_what_is_new() {
+    let api = FakeApi::new(|sent| sent.path.contains("/events").then(|| (201, json!({}))));
+    let kubernetes = api.cluster().kubernetes(actor("p"), Scope::All);
+    let publish = async |message: &str| {
+        let event = Event {
+            resource: things(),
+            key: key("a"),
+            severity: operetta_core::port::Severity::Normal,
+            reason: "Scaled".into(),
+            action: "Scale".into(),
+            message: message.into(),
+        };
+        kubernetes.publish(&caller("p"), event).await.unwrap();
+        api.sent().iter().filter(|sent| sent.method == "POST" && sent.path.contains("/events")).count()
+    };
+    for _ in 0..100 {
+        assert_eq!(publish("again").await, 1);
+    }
+    assert_eq!(publish("new").await, 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_kind_that_vanishes_is_looked_up_again() {
     let api = FakeApi::new(|_| None);
     let cluster = api.cluster();

@@ -233,6 +233,30 @@ async fn without_grants_no_port_is_reached_and_each_denial_is_told() {
 }
 
 #[tokio::test]
+async fn what_the_host_says_about_an_object_it_says_by_the_plugins_rights_and_denies_nobody_anything() {
+    let event = || Event {
+        resource: pods(),
+        key: key(),
+        severity: Severity::Warning,
+        reason: "R".into(),
+        action: "A".into(),
+        message: "m".into(),
+    };
+    for (grants, said) in [
+        (Grants { events: true, ..rules(&["get"]) }, true),
+        (rules(&["get"]), false),
+        (Grants { events: true, ..rules(&["list"]) }, false),
+    ] {
+        let fake = Arc::new(Fake::default());
+        let (effects, _) = effects(&fake, Policy { grants, ..Policy::default() });
+        assert_eq!(effects.announce(event()).await.unwrap(), said);
+        assert_eq!(fake.reached.lock().unwrap().len(), usize::from(said));
+        assert_eq!(*fake.denied.lock().unwrap(), [] as [String; 0]);
+        assert_eq!(effects.ports.rates.meter.calls().count(), 0, "the plugin asked for nothing");
+    }
+}
+
+#[tokio::test]
 async fn each_verb_opens_only_its_own_effect() {
     for verb in ["get", "list", "create", "patch", "update", "delete"] {
         let fake = Arc::new(Fake { exists: true, ..Fake::default() });

@@ -76,7 +76,7 @@ async fn a_field_that_flaps_is_named_and_the_key_waits_longer_each_time() {
         tokio::time::advance(SECOND / 10).await;
     }
     let what = ".spec.replicas of deployments.v1.apps n/x flaps between 3 and 4";
-    assert_eq!(story.found, [what]);
+    assert_eq!(story.found, [Loop { what: what.into(), field: ".spec.replicas of deployments.v1.apps n/x".into() }]);
     assert_eq!(story.guard.loops(), [(story.key.clone(), what.to_owned())]);
     for (held, least) in story.held.iter().zip([1, 2, 4, 8, 16, 32, 60, 60]) {
         assert!((least * SECOND..=least * SECOND * 11 / 10).contains(held), "{:?}", story.held);
@@ -100,7 +100,7 @@ async fn what_nothing_but_its_own_writes_wake_is_a_loop_whatever_it_writes() {
         tokio::time::advance(SECOND).await;
     }
     assert_eq!(story.found.len(), 1);
-    let said = &story.found[0];
+    let said = &story.found[0].what;
     assert!(
         said.starts_with(
             ".status.conditions[Ready].at of things.v1.x.example.com n/x changes with every reconcile, last from "
@@ -126,7 +126,7 @@ async fn two_that_fight_over_a_field_are_found_even_in_a_status_and_over_its_own
             tokio::time::advance(SECOND).await;
         }
         assert_eq!(story.found.len(), 1, "{plural}");
-        assert!(story.found[0].contains(" flaps between "), "{:?}", story.found);
+        assert!(story.found[0].what.contains(" flaps between "), "{:?}", story.found);
     }
 }
 
@@ -223,10 +223,17 @@ async fn what_a_secret_holds_is_not_said_and_what_is_said_is_printable() {
         key: ObjectKey::parse(Some("n"), "x").unwrap(),
         path: ".data.a\nb".to_owned(),
     };
-    let said = say(&place("", "secrets"), &json!("hunter2"), &json!("hunter3"), true);
-    assert_eq!(said, ".data.a\\nb of secrets.v1 n/x changes again and again");
-    let said = say(&place("", "configmaps"), &json!("\u{1b}[31m"), &json!("y".repeat(1_000)), false);
-    assert!(!said.contains('\u{1b}') && said.len() < 200, "{said}");
+    let say = |of: &str, place: Place, values: [&str; 2], returns: bool| {
+        super::say(&ObjectKey::parse(Some(of), "y").unwrap(), &place, &json!(values[0]), &json!(values[1]), returns)
+    };
+    let said = say("n", place("", "secrets"), ["hunter2", "hunter3"], true);
+    assert_eq!(said.what, ".data.a\\nb of secrets.v1 n/x changes again and again");
+    let maps = || place("", "configmaps");
+    let said = say("n", maps(), ["\u{1b}[31m", &"y".repeat(1_000)], false);
+    assert!(!said.what.contains('\u{1b}') && said.what.len() < 200, "{said:?}");
+    // Whoever sees the object that loops learns which field it is, and nothing that stands in it or elsewhere.
+    assert_eq!(said.field, ".data.a\\nb of configmaps.v1 n/x");
+    assert_eq!(say("m", maps(), ["1", "2"], true).field, "a field of configmaps.v1 elsewhere");
 }
 
 #[tokio::test(start_paused = true)]

@@ -56,7 +56,7 @@ pub enum Act {
     Call,
     /// Reads without end what the host has at hand.
     Pester,
-    /// Changes its own spec each time, which wakes it again.
+    /// Changes its own spec each time, which wakes it again, and says so.
     Flap,
     /// Asks the API server without end.
     Reread,
@@ -170,6 +170,7 @@ async fn reconcile(ctx: &Context, mischief: Mischief) -> Result<Outcome, Failure
             let milliseconds = if mischief.spec.milliseconds == 3 { 4 } else { 3 };
             let patch = json!({"spec": {"milliseconds": milliseconds}}).to_string();
             ctx.host().patch(&resource, &ctx.request().key, None, operetta_sdk::host::Patch::Merge(patch)).await?;
+            ctx.events().normal("Flapped", "it is otherwise now").await;
         }
         Act::Reread => loop {
             ctx.api::<Mischief>().get_live(name).await?;
