@@ -324,7 +324,7 @@ fn status(status: &Status) -> GrpcStatus {
         message,
         details: status.details().to_vec(),
         metadata: metadata(status.metadata()),
-        limit: None,
+        objection: None,
     }
 }
 

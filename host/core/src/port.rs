@@ -260,14 +260,23 @@ pub struct GrpcStatus {
     pub details: Vec<u8>,
     /// Its trailers.
     pub metadata: Metadata,
-    /// The limit of the plugin that was met, where no service said this.
-    pub limit: Option<Limit>,
+    /// What the host itself objects to, where no service said this.
+    pub objection: Option<Objection>,
+}
+
+/// Why the host ends a gRPC call, whatever a service would say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Objection {
+    /// A limit of the plugin is met.
+    Limit(Limit),
+    /// It is not granted.
+    Denied,
 }
 
 impl GrpcStatus {
     /// A status that the host itself makes.
     pub fn of(code: u32, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: Vec::new(), metadata: Vec::new(), limit: None }
+        Self { code, message: message.into(), details: Vec::new(), metadata: Vec::new(), objection: None }
     }
 }
 

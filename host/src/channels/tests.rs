@@ -10,6 +10,7 @@ use std::{
 
 use futures::{Stream, StreamExt as _, stream};
 use http_body_util::{BodyExt as _, StreamBody};
+use operetta_core::port::Objection;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
@@ -346,7 +347,7 @@ async fn an_answer_over_the_limit_is_refused_by_name() {
     let scene = scene().await;
     let told = |status: GrpcStatus| {
         assert!(status.code == 8 && status.message.contains("limits.messageKiB"), "{status:?}");
-        assert_eq!(status.limit, Some(Limit::GrpcMessage));
+        assert_eq!(status.objection, Some(Objection::Limit(Limit::GrpcMessage)));
     };
     told(scene.unary(call("Big"), b"").await.unwrap_err());
     let exchange = scene.open(call("Big")).await;

@@ -69,7 +69,7 @@ impl Wire {
     pub async fn refused(&self, link: &Link, status: &GrpcStatus) -> bool {
         let tls = self.parts.ca.is_some() || self.parts.certificate.is_some();
         let heed = status.code == UNAUTHENTICATED || status.code == UNAVAILABLE && tls;
-        if !heed || status.limit.is_some() || !self.credentials.renew(&link.values).await {
+        if !heed || status.objection.is_some() || !self.credentials.renew(&link.values).await {
             return false;
         }
         let values = self.credentials.current();

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     limit::{Exceeded, Limit},
     name::ChannelName,
-    port::{Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata},
+    port::{Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata, Objection},
 };
 
 /// gRPC's INVALID_ARGUMENT.
@@ -27,7 +27,8 @@ const PATH: usize = 512;
 
 impl From<Exceeded> for GrpcStatus {
     fn from(exceeded: Exceeded) -> Self {
-        Self { limit: Some(exceeded.limit), ..Self::of(RESOURCE_EXHAUSTED, exceeded.to_string()) }
+        let objection = Some(Objection::Limit(exceeded.limit));
+        Self { objection, ..Self::of(RESOURCE_EXHAUSTED, exceeded.to_string()) }
     }
 }
 
@@ -62,7 +63,8 @@ impl Effects {
         self.tally.call(bytes, Limit::GrpcMessage)?;
         let channel = self.policy.load().grants.check_channel(channel).map_err(|denial| {
             (self.ports.denials)(&denial);
-            GrpcStatus::of(PERMISSION_DENIED, format!("denied: {denial}"))
+            let objection = Some(Objection::Denied);
+            GrpcStatus { objection, ..GrpcStatus::of(PERMISSION_DENIED, format!("denied: {denial}")) }
         })?;
         check_path(&call.path).map_err(|why| GrpcStatus::of(INVALID_ARGUMENT, why))?;
         check_metadata(&call.metadata).map_err(|why| GrpcStatus::of(INVALID_ARGUMENT, why))?;
@@ -74,7 +76,7 @@ impl Effects {
 impl Tally {
     /// Counts a limit that the port itself met.
     fn told<T>(&self, result: Result<T, GrpcStatus>) -> Result<T, GrpcStatus> {
-        if let Err(GrpcStatus { limit: Some(limit), .. }) = &result {
+        if let Err(GrpcStatus { objection: Some(Objection::Limit(limit)), .. }) = &result {
             self.exceed(*limit, "");
         }
         result

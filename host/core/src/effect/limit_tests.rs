@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     name::{ChannelName, DatabaseName},
-    port::{GrpcStatus, Severity},
+    port::{GrpcStatus, Objection, Severity},
 };
 
 fn limited(fake: &Arc<Fake>, limits: Limits) -> Effects {
@@ -119,7 +119,7 @@ async fn exchanges_are_limited_in_number_and_their_messages_in_length() {
     let (first, _second) = (open().await.unwrap(), open().await.unwrap());
     let third = open().await.err().unwrap();
     assert!(third.code == 8 && third.message.contains("2 open exchanges") && third.message.contains("limits.streams"));
-    assert_eq!((third.limit, met(&fake)), (Some(Limit::Streams), vec![Limit::Streams]));
+    assert_eq!((third.objection, met(&fake)), (Some(Objection::Limit(Limit::Streams)), vec![Limit::Streams]));
     // One that could not be opened gives its place back, and so does one that is dropped.
     drop(first);
     assert_eq!(effects.open("shop", call("/a.B/C")).await.err().unwrap().code, 14);
@@ -148,7 +148,7 @@ async fn what_an_exchange_does_counts_as_host_calls() {
     let exchange = effects.open("shop", call("/a.B/Open")).await.unwrap();
     exchange.headers().await.unwrap();
     exchange.receive(1).await.unwrap();
-    assert_eq!(exchange.receive(1).await.unwrap_err().limit, Some(Limit::HostCalls));
+    assert_eq!(exchange.receive(1).await.unwrap_err().objection, Some(Objection::Limit(Limit::HostCalls)));
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::port::{ApiError, GrpcStatus, database::SqlError};
+use crate::port::{ApiError, GrpcStatus, Objection, database::SqlError};
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$case_doc:meta])* $case:ident = $word:literal,)* }) => {
@@ -65,7 +65,7 @@ words! {
         Conflict = "conflict",
         /// It makes no sense.
         Invalid = "invalid",
-        /// The cluster says no.
+        /// The cluster or the service says no.
         Forbidden = "forbidden",
         /// The host says no.
         Denied = "denied",
@@ -104,13 +104,17 @@ impl From<&ApiError> for Ending {
 
 impl From<&GrpcStatus> for Ending {
     fn from(status: &GrpcStatus) -> Self {
+        match status.objection {
+            Some(Objection::Limit(_)) => return Self::TooLarge,
+            Some(Objection::Denied) => return Self::Denied,
+            None => {}
+        }
         match status.code {
-            _ if status.limit.is_some() => Self::TooLarge,
             3 => Self::Invalid,
             4 => Self::Timeout,
             5 => Self::NotFound,
             6 => Self::AlreadyExists,
-            7 => Self::Denied,
+            7 | 16 => Self::Forbidden,
             14 => Self::Unavailable,
             _ => Self::Error,
         }

@@ -9,7 +9,7 @@ use crate::{
     grant::Rule,
     name::{ChannelName, ContinueToken, ControllerName, DatabaseName, PluginName},
     port::{
-        Channels, Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata, Severity, Written,
+        Channels, Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata, Objection, Severity, Written,
         database::{Isolation, SqlError, SqlRows, SqlStatement, SqlValue, Transaction},
     },
 };
@@ -99,6 +99,9 @@ impl Kubernetes for Fake {
 impl Channels for Fake {
     async fn unary(&self, _: &ChannelName, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
         self.note(&format!("unary {} {:?}", call.path, call.deadline));
+        if call.path.ends_with("/Closed") {
+            return Err(GrpcStatus::of(7, "the service does not let you"));
+        }
         Ok(GrpcReply { headers: vec![], message, trailers: vec![] })
     }
     async fn open(&self, _: &ChannelName, call: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
@@ -115,7 +118,9 @@ impl Exchange for Still {
     async fn send(&self, message: Vec<u8>) -> Result<(), GrpcStatus> {
         match message.as_slice() {
             // As the port says that it met a limit of its own.
-            b"limit" => Err(GrpcStatus { limit: Some(Limit::GrpcMessage), ..GrpcStatus::of(8, "too long") }),
+            b"limit" => {
+                Err(GrpcStatus { objection: Some(Objection::Limit(Limit::GrpcMessage)), ..GrpcStatus::of(8, "too long") })
+            }
             _ => Ok(()),
         }
     }
@@ -482,6 +487,9 @@ async fn what_a_plugin_uses_is_counted_over_all_its_reconciles() {
     next.patch(&pods(), &key(), None, Patch::Merge("12345".into())).await.unwrap();
     assert!(next.get(&pods(), &key(), false).await.is_err());
     assert!(next.query("people", Ask { sql: "SELECT 1".into(), ..Ask::default() }).await.is_err());
+    // What the host denies is told from what a service does, though both have gRPC's word for it.
+    assert_eq!(next.unary("shop", call("/a.B/Closed"), vec![]).await.unwrap_err().code, 7);
+    assert_eq!(first.unary("shop", call("/a.B/Closed"), vec![]).await.unwrap_err().code, 7);
 
     let meter = &first.ports.rates.meter;
     let mut counted: Vec<_> =
@@ -494,6 +502,8 @@ async fn what_a_plugin_uses_is_counted_over_all_its_reconciles() {
             "delete ok 1",
             "get denied 1",
             "get ok 1",
+            "grpc denied 1",
+            "grpc forbidden 1",
             "grpc ok 1",
             "grpc unavailable 1",
             "list ok 1",
