@@ -108,12 +108,15 @@ impl Bounds {
         let plugin = self.0.as_ref();
         let beside = plugin.is_some_and(|plugin| access.namespace == Some(&plugin.account.namespace));
         let binding = group == RBAC && resource.ends_with("bindings");
-        let account = group.is_empty() && resource == "serviceaccounts" && access.verb == Verb::Create;
+        let create = access.verb == Verb::Create;
+        let account = create && group.is_empty() && resource == "serviceaccounts";
         if group.is_empty() && resource == "secrets" && beside && change.mentions_token() {
             let why = "a Secret beside its own account would be a token of it; take a Secret of another type, or in another namespace";
             return Err(Outside::Denied(never(access, why)));
         }
-        if !binding && !account && change.says_nothing() {
+        // Of what is made only the text says what it is called.
+        let named = account || create && group == RBAC;
+        if !binding && !named && change.says_nothing() {
             return Ok(Claims::default());
         }
         let Written { name, owners, mut finalizers, subjects } = change.read().map_err(Outside::Unclear)?;

@@ -174,7 +174,7 @@ fn nobody_is_bound_who_is_the_plugin_itself() {
     assert_eq!(steps(r#"[{"op": "add", "path": "/subjects/-", "value": {"kind": "User", "name": "alice"}}]"#), "fine");
     assert_eq!(steps(r#"[{"op": "replace", "path": "/subjects/0/name", "value": "p"}]"#), "denied");
     assert_eq!(steps(r#"[{"op": "copy", "from": "/metadata", "path": "/subjects"}]"#), "denied");
-    let own = r#"{"metadata": {"name": "operetta:p"}, "rules": [], "finalizers": []}"#;
+    let own = r#"{"metadata": {"name": "operetta:p"}, "rules": []}"#;
     assert_eq!(judge("create rbac.authorization.k8s.io clusterroles -", Change::Object(own)), "denied");
     let account = |place: &str| {
         judge(&format!("create core serviceaccounts {place}/-"), Change::Object(r#"{"metadata": {"name": "p"}}"#))
