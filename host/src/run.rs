@@ -63,7 +63,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let sandbox = sandbox(&args.state.state_dir, args.max_concurrent_reconciles)?;
     let client = client::connect_observed(&args.cluster.target(), {
         let metrics = metrics.clone();
-        Arc::new(move |host, method, code| metrics.answered(host, method.as_str(), code))
+        Arc::new(move |host, method, code, plugin| metrics.answered(host, method.as_str(), code, plugin))
     })
     .await?;
     let Some(()) = stop.run_until_cancelled(reached(&client)).await.transpose()? else { return Ok(()) };

@@ -23,11 +23,15 @@ use kube::{
     client::{Body, ClientBuilder, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
+use operetta_core::name::PluginName;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 use tower::{BoxError, Service, ServiceBuilder};
 
-use crate::request::{Fault, send};
+use crate::{
+    identity::Acting,
+    request::{Fault, send},
+};
 
 /// A connection that is not there after this long will not come; kube's default of 30 s is made for people.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,8 +123,8 @@ pub enum ConnectError {
     },
 }
 
-/// Is told of each answer: the API server's address, the method, and the HTTP status where one came.
-pub type Observer = Arc<dyn Fn(&str, &Method, Option<u16>) + Send + Sync>;
+/// Is told of each answer: the API server's address, the method, the HTTP status where one came, and the plugin for which was asked.
+pub type Observer = Arc<dyn Fn(&str, &Method, Option<u16>, Option<&PluginName>) + Send + Sync>;
 
 /// Opens the pool. Connects to nothing yet: see [`wait_until_ready`]. Requests run on the runtime on which this is called, whoever awaits them.
 pub async fn connect(target: &Target) -> Result<Client, ConnectError> {
@@ -306,13 +310,14 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let method = request.method().clone();
+        let (method, acting) = (request.method().clone(), request.extensions().get::<Acting>().cloned());
         let exchange = self.inner.call(request);
         let (observer, host) = (self.observer.clone(), Arc::clone(&self.host));
         let task = AbortOnDropHandle::new(self.runtime.spawn(async move {
             let answer = exchange.await;
             if let Some(observer) = observer {
-                observer(&host, &method, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
+                let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+                observer(&host, &method, status, acting.as_ref().map(|Acting(plugin)| plugin));
             }
             answer
         }));

@@ -119,7 +119,8 @@ impl Impersonation {
             .map_err(|e| ApiError::Invalid(format!("service account {account}: {e}")))?;
         // A client owns a task, which belongs on the host's runtime whoever asks for it.
         let _guard = self.runtime.enter();
-        let client = Client::new(ActAs { inner: self.host.clone(), user }, account.namespace.as_str());
+        let acting = ActAs { inner: self.host.clone(), user, plugin: Acting(actor.plugin.clone()) };
+        let client = Client::new(acting, account.namespace.as_str());
         clients.insert(actor.clone(), Known { client: client.clone(), classic: None, checked, used: now });
         Ok(client)
     }
@@ -227,7 +228,12 @@ fn annotate(plugin: &PluginName, account: &ServiceAccount, others: &[&str]) -> S
 struct ActAs {
     inner: Client,
     user: HeaderValue,
+    plugin: Acting,
 }
+
+/// For which plugin a request is made; travels with the request and is never sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Acting(pub PluginName);
 
 impl Service<Request<Body>> for ActAs {
     type Response = Response<Body>;
@@ -247,6 +253,7 @@ impl Service<Request<Body>> for ActAs {
             headers.remove(name);
         }
         headers.insert(IMPERSONATE_USER, self.user.clone());
+        request.extensions_mut().insert(self.plugin.clone());
         let inner = self.inner.clone();
         Box::pin(async move { inner.send(request).await })
     }

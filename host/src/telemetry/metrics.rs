@@ -11,7 +11,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use operetta_core::{
-    effect::{Policy, Rates},
+    effect::{Meter, Policy, Rates},
     limit::Limit,
     looping::Guard,
     name::PluginName,
@@ -119,6 +119,13 @@ struct Answer {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WhichAnswer {
+    code: String,
+    method: String,
+    plugin: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LoadResult {
     plugin: String,
     result: &'static str,
@@ -145,11 +152,13 @@ pub struct Metrics {
     exceeded: Family<WhichLimit, Counter>,
     cpu: Family<Whose, Counter<f64, AtomicU64>>,
     memory: Family<Whose, Gauge>,
+    memory_peak: Family<Whose, Gauge>,
     loops: Family<Whose, Counter>,
     loads: Family<LoadResult, Counter>,
     loaded: Family<Loaded, Gauge>,
     leader: Family<Lease, Gauge>,
     answers: Family<Answer, Counter>,
+    asked: Family<WhichAnswer, Counter>,
     controllers: Arc<Controllers>,
     meters: Arc<Meters>,
 }
@@ -227,6 +236,11 @@ impl Default for Metrics {
                 "Linear memory of the last reconcile",
                 Family::default()
             ),
+            memory_peak: register!(
+                "operetta_reconcile_memory_peak_bytes",
+                "The most linear memory that a reconcile had since the controller runs",
+                Family::default()
+            ),
             loops: register!(
                 "operetta_write_loops",
                 "Loops that were found: of writes that wake their own controller, or that somebody undoes",
@@ -242,6 +256,11 @@ impl Default for Metrics {
             answers: register!(
                 "rest_client_requests",
                 "Requests to the API server, by method and HTTP status; <error> where no answer came",
+                Family::default()
+            ),
+            asked: register!(
+                "operetta_plugin_api_requests",
+                "Requests to the API server as a plugin's account, watches and questions about its rights among them, by method and HTTP status; <error> where no answer came",
                 Family::default()
             ),
             controllers,
@@ -280,7 +299,9 @@ impl Metrics {
     pub fn used(&self, caller: &Caller, cpu: Duration, memory: usize) {
         let whose = Whose::of(caller);
         self.cpu.get_or_create(&whose).inc_by(cpu.as_secs_f64());
-        self.memory.get_or_create(&whose).set(i64::try_from(memory).unwrap_or(i64::MAX));
+        let memory = i64::try_from(memory).unwrap_or(i64::MAX);
+        self.memory.get_or_create(&whose).set(memory);
+        self.memory_peak.get_or_create(&whose).inner().fetch_max(memory, Ordering::Relaxed);
     }
 
     fn exceeded(&self, plugin: &str, limit: Limit) {
@@ -292,9 +313,13 @@ impl Metrics {
         self.leader.get_or_create(&Lease { name: lease.to_owned() }).set(leads.into());
     }
 
-    /// The API server at `host` answered a request with this HTTP status, or not at all.
-    pub fn answered(&self, host: &str, method: &str, code: Option<u16>) {
+    /// The API server at `host` answered a request, made for this plugin or for the host itself, with this HTTP status, or not at all.
+    pub fn answered(&self, host: &str, method: &str, code: Option<u16>, plugin: Option<&PluginName>) {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        if let Some(plugin) = plugin {
+            let asked = WhichAnswer { code: code.clone(), method: method.to_owned(), plugin: plugin.to_string() };
+            self.asked.get_or_create(&asked).inc();
+        }
         self.answers.get_or_create(&Answer { code, host: host.to_owned(), method: method.to_owned() }).inc();
     }
 
@@ -420,6 +445,7 @@ impl Drop for ControllerMetrics {
     fn drop(&mut self) {
         // The counters stay, since a plugin may come back; what was true only while it ran goes.
         self.all.memory.remove(&self.whose);
+        self.all.memory_peak.remove(&self.whose);
     }
 }
 
@@ -631,17 +657,19 @@ impl Collector for Meters {
         if meters.is_empty() {
             return Ok(());
         }
-        let transmitted = ("operetta_plugin_transmit", "Bytes of the arguments of a plugin's host calls");
-        let received = ("operetta_plugin_receive", "Bytes of the answers to a plugin's host calls");
-        for (at, (name, help)) in [transmitted, received].into_iter().enumerate() {
-            let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Counter)?;
+        let mut family = |name, help, unit, count: fn(&Meter) -> u64| {
+            let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
             for (plugin, rates) in &meters {
-                let (sent, received) = rates.meter.bytes();
-                let bytes = if at == 0 { sent } else { received };
-                ConstCounter::new(bytes).encode(family.encode_family(&Which { plugin: plugin.clone() })?)?;
+                let labels = Which { plugin: plugin.clone() };
+                ConstCounter::new(count(&rates.meter)).encode(family.encode_family(&labels)?)?;
             }
-        }
-        Ok(())
+            Ok(())
+        };
+        let bytes = Some(&Unit::Bytes);
+        family("operetta_plugin_transmit", "Bytes of the arguments of a plugin's host calls", bytes, |m| m.bytes().0)?;
+        family("operetta_plugin_receive", "Bytes of the answers to a plugin's host calls", bytes, |m| m.bytes().1)?;
+        let help = "Host calls of a plugin, as limits.hostCalls counts them";
+        family("operetta_plugin_host_calls", help, None, Meter::host_calls)
     }
 }
 

@@ -1,14 +1,20 @@
-//! What one plugin may take of the host, on a real API server: one that hangs in every place that it gets, beside a neighbour that comes later.
+//! What one plugin may take of the host and does, on a real API server: one that hangs in every place that it gets, what it burns, and limits that change while it runs.
 
 use anyhow::ensure;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use operetta_tests::{
     eventually,
     host::Launch,
-    kinds::{act, mischiefs, text, volumes},
+    kinds::{act, mischiefs, text, volumes, writers},
+    postgres::Postgres,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::shared::{SOON, built, installed, namespace, plug, run, shared};
+use crate::{
+    plugins::Stage,
+    shared::{SOON, built, host, installed, namespace, plug, run, shared},
+};
 
 const PLUGIN: &str = "hostile";
 const NEIGHBOUR: &str = "demo-volume";
@@ -55,4 +61,130 @@ async fn a_plugin_that_hangs_leaves_places_for_a_neighbour_and_takes_no_more_tha
     assert!((running().await.unwrap() - 6.0).abs() < 0.5, "it took places of its neighbour's");
     let metrics = host.metrics().await.unwrap();
     assert!(metrics.failures(NEIGHBOUR) < 0.5, "the neighbour failed");
+}
+
+#[tokio::test]
+async fn what_a_plugin_burns_is_counted_under_its_name_and_no_other() {
+    const CALLS: f64 = 300.0;
+    let namespace = namespace().await;
+    let host = host(&namespace).await;
+    plug(&host, PLUGIN, |document| document.limit("hostCalls", 300)).await;
+    plug(&host, NEIGHBOUR, |document| document).await;
+    volumes(&namespace.client(), namespace.name()).apply("one", &json!({"name": "one", "size": 1})).await.unwrap();
+    let mischiefs = mischiefs(&namespace.client(), namespace.name());
+    for (name, mischief) in [("burns", "reread"), ("steals", "steal")] {
+        mischiefs.apply(name, &act(mischief)).await.unwrap();
+    }
+    eventually("all of it is counted", SOON, async || {
+        let metrics = host.metrics().await?;
+        let of = |plugin: &str, name: &str| metrics.sum(name, &[("plugin", plugin)]);
+        for (name, least, neighbours) in [
+            ("operetta_reconcile_cpu_seconds_total", 0.001, 1.0),
+            ("operetta_reconcile_memory_bytes", 1.0, f64::MAX),
+            ("operetta_reconcile_memory_peak_bytes", 65_536.0, f64::MAX),
+            ("operetta_plugin_host_calls_total", CALLS, 100.0),
+            ("operetta_plugin_requests_total", CALLS, 100.0),
+            ("operetta_plugin_api_requests_total", CALLS, 100.0),
+            ("operetta_plugin_transmit_bytes_total", 1.0, 100_000.0),
+            ("operetta_plugin_receive_bytes_total", CALLS, 100_000.0),
+            ("operetta_denials_total", 1.0, 0.0),
+            ("operetta_limit_exceeded_total", 1.0, 0.0),
+        ] {
+            let (burnt, beside) = (of(PLUGIN, name), of(NEIGHBOUR, name));
+            ensure!(burnt >= least, "{name} is {burnt}");
+            ensure!(beside <= neighbours, "{name} is {beside} for the neighbour");
+        }
+        let most = of(PLUGIN, "operetta_reconcile_memory_peak_bytes");
+        ensure!(most >= of(PLUGIN, "operetta_reconcile_memory_bytes"), "{most} is not the most");
+        ensure!(of(NEIGHBOUR, "operetta_plugin_api_requests_total") > 0.0, "the neighbour asked for nothing yet");
+        let asked = [("plugin", PLUGIN), ("verb", "create"), ("result", "denied")];
+        ensure!(metrics.sum("operetta_plugin_requests_total", &asked) > 0.0, "what was denied was asked for");
+        Ok(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn settings_limits_and_databases_change_while_a_plugin_runs_and_nothing_is_loaded_for_it() {
+    const WRITER: &str = "postgres-writer";
+    let stage = Stage::new(WRITER).await;
+    let source = stage.put_component("code", WRITER).await;
+    let digest = operetta_core::name::Digest::of(&installed().component(WRITER).unwrap().code().unwrap());
+    let (one, two) = tokio::join!(Postgres::start(run()), Postgres::start(run()));
+    let servers = [one.unwrap(), two.unwrap()];
+    let mut databases = Vec::new();
+    for (number, server) in servers.iter().enumerate() {
+        server.sql("CREATE TABLE students (id text PRIMARY KEY, name text, age bigint, country text)").await.unwrap();
+        let [(_, place), (_, dbname), (_, user), (_, password)] = server.environment();
+        let name = format!("rows-{number}");
+        let secret = json!({"metadata": {"name": name}, "stringData": {"password": password}});
+        let secrets = stage.beside.api::<Secret>();
+        secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+        let from = json!({"secretKeyRef": {"name": name, "key": "password"}});
+        databases.push(json!({"host": place, "dbname": dbname, "user": user, "passwordFrom": from}));
+    }
+    let spec = |server: usize, resync: &str, calls: u32| {
+        let mut spec = Stage::spec(WRITER, &source, |document| document.setting("resync", resync));
+        spec["digest"] = digest.to_string().into();
+        spec["limits"] = json!({"hostCalls": calls});
+        let granted = &mut spec["grants"]["databases"][0];
+        let name = granted["name"].clone();
+        *granted = databases[server].clone();
+        granted["name"] = name;
+        spec
+    };
+    let writers = writers(&stage.namespace.client(), stage.namespace.name());
+    let student = json!({"table": "students", "name": "alex", "age": 23, "country": "canada"});
+    writers.apply("alex", &student).await.unwrap();
+    let holds = async |server: &Postgres, age: &str| {
+        eventually("the row is there", SOON, async || {
+            let found = server.sql("SELECT age FROM students").await?;
+            ensure!(found == [[age]], "{found:?}");
+            Ok(())
+        })
+        .await
+        .unwrap();
+    };
+    stage.apply(&spec(0, "5m", 10_000)).await;
+    stage.says("Ready", "True", "Running").await;
+    holds(&servers[0], "23").await;
+
+    // From here on a load would find nothing.
+    stage.beside.api::<ConfigMap>().delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    let now = async |spec: Value| {
+        stage.apply(&spec).await;
+        stage.says("Ready", "True", "Running").await;
+    };
+    // A setting: it looks again far sooner than before.
+    let before = stage.metric("controller_runtime_reconcile_total").await;
+    now(spec(0, "100ms", 10_000)).await;
+    eventually("it looks again and again", SOON, async || {
+        let more = stage.metric("controller_runtime_reconcile_total").await - before;
+        ensure!(more >= 5.0, "{more} times");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    // A limit, tightened and lifted again.
+    now(spec(0, "100ms", 1)).await;
+    let limited =
+        async || stage.host.metrics().await.unwrap().sum("operetta_limit_exceeded_total", &[("limit", "host_calls")]);
+    eventually("one call is not enough", SOON, async || {
+        ensure!(limited().await > 0.5, "it is");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    now(spec(0, "100ms", 10_000)).await;
+    writers.merge("alex", &json!({"spec": {"age": 24}})).await.unwrap();
+    holds(&servers[0], "24").await;
+    // Another database under the name that the plugin knows.
+    now(spec(1, "100ms", 10_000)).await;
+    holds(&servers[1], "24").await;
+    writers.merge("alex", &json!({"spec": {"age": 25}})).await.unwrap();
+    holds(&servers[1], "25").await;
+    assert_eq!(servers[0].sql("SELECT age FROM students").await.unwrap(), [["24"]], "the first one is left alone");
+    // The finalizer is held; for the plugin to go, its object goes first.
+    writers.remove("alex").await.unwrap();
 }

@@ -29,13 +29,13 @@ use crate::{
 };
 
 /// A plugin of one test, under a name of its own.
-struct Stage {
-    namespace: TestNamespace,
+pub struct Stage {
+    pub namespace: TestNamespace,
     /// Where the host itself is, which is no place for plugins.
-    beside: TestNamespace,
+    pub beside: TestNamespace,
     name: String,
     plugins: Api<DynamicObject>,
-    host: Host,
+    pub host: Host,
 }
 
 fn plugin_kind() -> ApiResource {
@@ -61,7 +61,7 @@ fn kubectl(arguments: &[&str]) -> anyhow::Result<String> {
 }
 
 impl Stage {
-    async fn new(component: &str) -> Self {
+    pub async fn new(component: &str) -> Self {
         let beside = namespace().await;
         let launch = Launch::new(built(), shared().kubeconfig()).host_namespace(beside.name());
         Self::of(launch, beside, component).await
@@ -102,6 +102,15 @@ impl Stage {
         Self::put_into(&self.beside.api(), name, part).await;
     }
 
+    /// ConfigMaps with a component, as a source names them.
+    pub async fn put_component(&self, name: &str, component: &str) -> Value {
+        let parts = operetta::package::pack(&installed().component(component).unwrap().code().unwrap()).unwrap();
+        for (number, part) in parts.iter().enumerate() {
+            self.put(&format!("{name}-{number}"), part).await;
+        }
+        json!({"configMap": {"name": name, "chunks": parts.len()}})
+    }
+
     async fn put_into(maps: &Api<ConfigMap>, name: &str, part: &[u8]) {
         let map: ConfigMap = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name},
@@ -113,7 +122,7 @@ impl Stage {
     }
 
     /// The spec of a shipped component's document.
-    fn spec(component: &str, source: &Value, edit: impl FnOnce(Document) -> Document) -> Value {
+    pub fn spec(component: &str, source: &Value, edit: impl FnOnce(Document) -> Document) -> Value {
         let document = edit(Document::of(installed().component(component).unwrap()).unwrap());
         let document: Value = serde_json::from_str(&document.to_text()).unwrap();
         let mut spec = document["spec"].clone();
@@ -121,7 +130,7 @@ impl Stage {
         spec
     }
 
-    async fn apply(&self, spec: &Value) {
+    pub async fn apply(&self, spec: &Value) {
         let plugin = json!({
             "apiVersion": "operetta.dev/v1alpha1", "kind": "Plugin",
             "metadata": {"name": self.name, "labels": {"test": self.namespace.name()}}, "spec": spec,
@@ -130,7 +139,7 @@ impl Stage {
     }
 
     /// Waits for a condition of the current spec, and answers its message.
-    async fn says(&self, type_: &str, status: &str, reason: &str) -> String {
+    pub async fn says(&self, type_: &str, status: &str, reason: &str) -> String {
         eventually(&format!("{type_} is {status} for {reason}"), SOON, async || {
             let plugin = self.plugins.get(&self.name).await?;
             let conditions =
@@ -161,7 +170,7 @@ impl Stage {
         .unwrap();
     }
 
-    async fn metric(&self, name: &str) -> f64 {
+    pub async fn metric(&self, name: &str) -> f64 {
         self.host.metrics().await.unwrap().sum(name, &[("plugin", &self.name)])
     }
 
@@ -193,11 +202,7 @@ impl Stage {
 /// A stage on which the hostile plugin runs.
 async fn hostile_stage() -> Stage {
     let stage = Stage::new("hostile").await;
-    let parts = operetta::package::pack(&hostile()).unwrap();
-    for (number, part) in parts.iter().enumerate() {
-        stage.put(&format!("code-{number}"), part).await;
-    }
-    let source = json!({"configMap": {"name": "code", "chunks": parts.len()}});
+    let source = stage.put_component("code", "hostile").await;
     stage.apply(&Stage::spec("hostile", &source, |document| document)).await;
     stage
 }
@@ -312,11 +317,7 @@ async fn a_plugin_of_the_cluster_lives_from_its_chunks_and_says_how_it_fares() {
 #[tokio::test]
 async fn a_plugin_keeps_away_from_the_host() {
     let stage = Stage::new("hostile").await;
-    let parts = operetta::package::pack(&hostile()).unwrap();
-    for (number, part) in parts.iter().enumerate() {
-        stage.put(&format!("code-{number}"), part).await;
-    }
-    let source = json!({"configMap": {"name": "code", "chunks": parts.len()}});
+    let source = stage.put_component("code", "hostile").await;
     let spec = || Stage::spec("hostile", &source, |document| document);
     let mut beside = spec();
     beside["serviceAccount"] = json!({"name": stage.name, "namespace": stage.beside.name()});
@@ -450,14 +451,9 @@ async fn a_plugin_whose_finalizers_are_held_goes_as_its_policy_says() {
     let stage = Stage::new("petstore").await;
     let store = PetStore::start(run(), built()).await.unwrap();
     let pets = pets(&stage.namespace.client(), stage.namespace.name());
-    let component = installed().component("petstore").unwrap();
-    let parts = operetta::package::pack(&component.code().unwrap()).unwrap();
-    for (number, part) in parts.iter().enumerate() {
-        stage.put(&format!("pets-{number}"), part).await;
-    }
+    let source = stage.put_component("pets", "petstore").await;
     let spec = |policy: &str| {
         let endpoint = store.endpoint();
-        let source = json!({"configMap": {"name": "pets", "chunks": parts.len()}});
         let mut spec = Stage::spec("petstore", &source, |document| document.endpoint("petstore", &endpoint));
         spec["deletionPolicy"] = policy.into();
         spec
@@ -541,11 +537,7 @@ async fn one_line_puts_a_component_into_the_cluster_and_the_second_plugin_of_a_k
     );
 
     stage.name = second;
-    let parts = operetta::package::pack(&hostile()).unwrap();
-    for (number, part) in parts.iter().enumerate() {
-        stage.put(&format!("second-{number}"), part).await;
-    }
-    let source = json!({"configMap": {"name": "second", "chunks": parts.len()}});
+    let source = stage.put_component("second", "hostile").await;
     stage.apply(&Stage::spec("hostile", &source, |document| document)).await;
     let said = stage.says("Ready", "False", "KindTaken").await;
     assert!(said.contains("reconciled by the plugin hostile already"), "{said}");

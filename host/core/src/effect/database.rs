@@ -39,7 +39,7 @@ impl Effects {
     /// Rows of one statement.
     pub async fn query(&self, database: &str, ask: Ask) -> Result<SqlRows, SqlError> {
         let effect = async {
-            let (database, statement) = (self.allow_database(database)?, self.statement(ask)?);
+            let (statement, database) = (self.statement(ask)?, self.allow_database(database)?);
             let rows = self.ports.databases.query(&database, statement).await;
             self.tally.rows(rows)
         };
@@ -49,7 +49,7 @@ impl Effects {
     /// How many rows one statement changed.
     pub async fn execute(&self, database: &str, ask: Ask) -> Result<u64, SqlError> {
         let effect = async {
-            let (database, statement) = (self.allow_database(database)?, self.statement(ask)?);
+            let (statement, database) = (self.statement(ask)?, self.allow_database(database)?);
             let changed = self.ports.databases.execute(&database, statement).await;
             self.tally.limited(changed)
         };
@@ -64,8 +64,8 @@ impl Effects {
         deadline: Option<Duration>,
     ) -> Result<Box<dyn Transaction>, SqlError> {
         let effect = async {
-            let database = self.allow_database(database)?;
             self.count_sql(0)?;
+            let database = self.allow_database(database)?;
             let inner = self.ports.databases.begin(&database, isolation, self.until(deadline)).await?;
             let transaction: Box<dyn Transaction> = Box::new(Counted { inner, tally: Arc::clone(&self.tally) });
             Ok(transaction)

@@ -137,6 +137,7 @@ impl From<&SqlError> for Ending {
 #[derive(Debug, Default)]
 pub struct Meter {
     calls: [[AtomicU64; Ending::ALL.len()]; Call::ALL.len()],
+    host_calls: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
 }
@@ -147,6 +148,10 @@ impl Meter {
         if let Some(counter) = self.calls.get(call as usize).and_then(|calls| calls.get(ending as usize)) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    pub(super) fn host_call(&self) {
+        self.host_calls.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn send(&self, bytes: u64) {
@@ -163,6 +168,11 @@ impl Meter {
             Ending::ALL.iter().zip(endings).map(|(ending, count)| (*call, *ending, count.load(Ordering::Relaxed)))
         });
         all.filter(|(_, _, count)| *count > 0)
+    }
+
+    /// Imports that were called, as `limits.hostCalls` counts them: each message of a stream is one.
+    pub fn host_calls(&self) -> u64 {
+        self.host_calls.load(Ordering::Relaxed)
     }
 
     /// Bytes of all arguments, and of all answers.

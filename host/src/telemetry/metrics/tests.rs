@@ -90,7 +90,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
     plugin.denied("rules");
     plugin.exceeded(Limit::Message);
     scene.metrics.leads("host", true);
-    scene.metrics.answered("127.0.0.1:6443", "GET", Some(200));
+    scene.metrics.answered("127.0.0.1:6443", "GET", Some(200), Some(&caller().plugin));
     plugin.rates().meter.count(Call::Get, Ending::NotFound);
     expect![[r"
         controller_runtime_active_workers gauge controller,plugin
@@ -108,6 +108,8 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         operetta_limit_exceeded_total counter plugin,limit
         operetta_looping_objects gauge controller,plugin
         operetta_paused_objects gauge controller,plugin
+        operetta_plugin_api_requests_total counter code,method,plugin
+        operetta_plugin_host_calls_total counter plugin
         operetta_plugin_info gauge plugin,version,digest
         operetta_plugin_loads_total counter plugin,result
         operetta_plugin_parked gauge controller,plugin
@@ -117,6 +119,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         operetta_reconcile_cpu_seconds_total counter controller,plugin
         operetta_reconcile_failures_total counter controller,plugin,reason
         operetta_reconcile_memory_bytes gauge controller,plugin
+        operetta_reconcile_memory_peak_bytes gauge controller,plugin
         operetta_write_loops_total counter controller,plugin
         process_cpu_seconds_total counter
         process_max_fds gauge
@@ -241,6 +244,25 @@ async fn a_limit_that_a_reconcile_meets_is_counted_by_its_name() {
 }
 
 #[tokio::test]
+async fn what_a_plugin_burns_adds_up_and_the_most_memory_stays_known() {
+    let scene = scene();
+    for (seconds, memory) in [(1, 1 << 20), (2, 3 << 20), (4, 2 << 20)] {
+        scene.metrics.used(&caller(), Duration::from_secs(seconds), memory);
+    }
+    assert_eq!(scene.of("operetta_reconcile_cpu_seconds_total"), Some(7.0));
+    assert_eq!(scene.of("operetta_reconcile_memory_bytes"), Some(2_097_152.0));
+    assert_eq!(scene.of("operetta_reconcile_memory_peak_bytes"), Some(3_145_728.0));
+    // What the host asks for itself is nobody's.
+    scene.metrics.answered("a:1", "GET", Some(200), None);
+    scene.metrics.answered("a:1", "GET", Some(200), Some(&caller().plugin));
+    scene.metrics.answered("a:1", "GET", None, Some(&caller().plugin));
+    let asked = |code: &str| {
+        scene.value(&format!("operetta_plugin_api_requests_total{{code=\"{code}\",method=\"GET\",plugin=\"demo\"}}"))
+    };
+    assert_eq!((asked("200"), asked("<error>")), (Some(1.0), Some(1.0)));
+}
+
+#[tokio::test]
 async fn a_controller_that_is_gone_leaves_counters_and_no_gauges() {
     let scene = scene();
     scene.metrics.used(&caller(), Duration::from_millis(3), 1 << 20);
@@ -257,7 +279,7 @@ async fn a_controller_that_is_gone_leaves_counters_and_no_gauges() {
     let Scene { metrics, controller, .. } = scene;
     drop(controller);
     let text = metrics.encode().unwrap();
-    assert!(!text.contains("workqueue_depth{") && !text.contains("memory_bytes{controller"), "{text}");
+    assert!(!text.contains("workqueue_depth{") && !text.contains("_bytes{controller"), "{text}");
     assert!(text.contains("controller_runtime_reconcile_total{"));
 }
 
