@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::{Buf as _, BufMut as _};
 use operetta_api::Channel as ChannelSpec;
 use operetta_core::{
-    limit::{Exceeded, Limit},
+    aside::Aside,
     name::ChannelName,
     port::{Channels, Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata},
 };
@@ -43,10 +43,15 @@ impl GrpcChannels {
     ///
     /// # Errors
     /// An endpoint is no URL, or a Secret is missing.
-    pub async fn open(specs: &[ChannelSpec], limit: usize, vault: &Arc<dyn Vault>) -> Result<Self, Unready> {
+    pub async fn open(
+        specs: &[ChannelSpec],
+        limit: usize,
+        vault: &Arc<dyn Vault>,
+        aside: &Aside,
+    ) -> Result<Self, Unready> {
         let mut channels = HashMap::new();
         for spec in specs {
-            channels.insert(spec.name.clone(), Arc::new(Wire::read(spec, vault).await?));
+            channels.insert(spec.name.clone(), Arc::new(Wire::read(spec, vault, aside.clone()).await?));
         }
         Ok(Self { channels, limit })
     }
@@ -102,13 +107,18 @@ fn begin<T>(
     Ok((request, path, call.deadline.map(|d| Instant::now() + d)))
 }
 
-async fn until<T>(deadline: Option<Instant>, work: impl Future<Output = Result<T, Status>>) -> Result<T, GrpcStatus> {
+async fn until<T>(
+    wire: &Wire,
+    deadline: Option<Instant>,
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<T, GrpcStatus> {
     let late = || GrpcStatus::of(4, "the call took longer than its deadline");
-    let Some(at) = deadline else { return work.await.map_err(|found| status(&found)) };
+    let Some(at) = deadline else { return work.await.map_err(|found| wire.tell(&found)) };
     let result = tokio::time::timeout_at(at, work).await.map_err(|_| late())?;
     // tonic watches the same deadline, on both sides, and calls what it does then a cancellation.
-    result
-        .map_err(|found| if found.code() == Code::Cancelled && Instant::now() >= at { late() } else { status(&found) })
+    result.map_err(
+        |found| if found.code() == Code::Cancelled && Instant::now() >= at { late() } else { wire.tell(&found) },
+    )
 }
 
 #[async_trait]
@@ -116,14 +126,14 @@ impl Channels for GrpcChannels {
     async fn unary(&self, channel: &ChannelName, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
         let wire = self.wire(channel)?;
         let link = wire.link();
-        let status = match self.unary_over(&link, call.clone(), message.clone()).await {
+        let status = match self.unary_over(wire, &link, call.clone(), message.clone()).await {
             Err(status) => status,
             reply => return reply,
         };
         // A service that does not know the caller has done nothing, so it may be asked again; of any other failure the plugin decides.
         let renewed = wire.refused(&link, &status).await;
         if renewed && status.code == UNAUTHENTICATED {
-            return self.unary_over(&wire.link(), call, message).await;
+            return self.unary_over(wire, &wire.link(), call, message).await;
         }
         Err(status)
     }
@@ -134,7 +144,7 @@ impl Channels for GrpcChannels {
         let mut client = self.client(&link);
         let (outgoing, messages) = mpsc::channel(SEND_AHEAD);
         let (request, path, deadline) = begin(call, &link, ReceiverStream::new(messages))?;
-        until(deadline, async { client.ready().await.map_err(|e| Status::from_error(e.into())) }).await?;
+        until(&wire, deadline, async { client.ready().await.map_err(|e| Status::from_error(e.into())) }).await?;
         // In a task, since the peer may answer only after it has heard something.
         let answer = tokio::spawn(async move { client.streaming(request, path, Bytes).await });
         Ok(Box::new(OpenExchange {
@@ -150,10 +160,16 @@ impl Channels for GrpcChannels {
 }
 
 impl GrpcChannels {
-    async fn unary_over(&self, link: &Link, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
+    async fn unary_over(
+        &self,
+        wire: &Wire,
+        link: &Link,
+        call: GrpcCall,
+        message: Vec<u8>,
+    ) -> Result<GrpcReply, GrpcStatus> {
         let mut client = self.client(link);
         let (request, path, deadline) = begin(call, link, message)?;
-        let response = until(deadline, async {
+        let response = until(wire, deadline, async {
             client.ready().await.map_err(|e| Status::from_error(e.into()))?;
             client.unary(request, path, Bytes).await
         })
@@ -194,15 +210,15 @@ impl OpenExchange {
     /// Waits until the answer has begun, or has ended already.
     async fn begun(&self, incoming: &mut Incoming) -> Result<(), GrpcStatus> {
         if let Incoming::Waiting(answer) = incoming {
+            let (wire, link) = &self.over;
             let answer =
-                until(self.deadline, async { answer.await.map_err(|e| Status::cancelled(e.to_string()))? }).await;
+                until(wire, self.deadline, async { answer.await.map_err(|e| Status::cancelled(e.to_string()))? }).await;
             *incoming = match answer {
                 Ok(response) => {
                     let (headers, messages, _) = response.into_parts();
                     Incoming::Open { headers: metadata(&headers), messages }
                 }
                 Err(status) => {
-                    let (wire, link) = &self.over;
                     // For the next call; what was sent on this one is gone.
                     wire.refused(link, &status).await;
                     Incoming::Ended(Err(status))
@@ -223,7 +239,7 @@ impl Exchange for OpenExchange {
         let Some(outgoing) = outgoing else {
             return Err(GrpcStatus::of(9, "this side of the stream is closed already"));
         };
-        let sent = until(self.deadline, async { Ok(outgoing.send(message).await.is_ok()) }).await?;
+        let sent = until(&self.over.0, self.deadline, async { Ok(outgoing.send(message).await.is_ok()) }).await?;
         if sent {
             return Ok(());
         }
@@ -250,11 +266,12 @@ impl Exchange for OpenExchange {
         let mut incoming = self.incoming.lock().await;
         self.begun(&mut incoming).await?;
         let Incoming::Open { messages, .. } = &mut *incoming else { return Ok(Vec::new()) };
-        let first = until(self.deadline, messages.message()).await;
+        let wire = &self.over.0;
+        let first = until(wire, self.deadline, messages.message()).await;
         let first = match first {
             Ok(Some(message)) => message,
             Ok(None) => {
-                let trailers = messages.trailers().await.map_err(|found| status(&found))?;
+                let trailers = messages.trailers().await.map_err(|found| wire.tell(&found))?;
                 *locked(&self.trailers) = trailers.as_ref().map(metadata).unwrap_or_default();
                 *incoming = Incoming::Ended(Ok(()));
                 return Ok(Vec::new());
@@ -275,13 +292,13 @@ impl Exchange for OpenExchange {
                     received.push(message);
                 }
                 Some(Ok(None)) => {
-                    let trailers = messages.trailers().await.map_err(|found| status(&found))?;
+                    let trailers = messages.trailers().await.map_err(|found| wire.tell(&found))?;
                     *locked(&self.trailers) = trailers.as_ref().map(metadata).unwrap_or_default();
                     *incoming = Incoming::Ended(Ok(()));
                     break;
                 }
                 Some(Err(error)) => {
-                    *incoming = Incoming::Ended(Err(status(&error)));
+                    *incoming = Incoming::Ended(Err(wire.tell(&error)));
                     break;
                 }
                 None => break,
@@ -302,30 +319,6 @@ fn metadata(map: &MetadataMap) -> Metadata {
             KeyAndValueRef::Binary(key, value) => Some((key.as_str().to_owned(), value.to_bytes().ok()?.to_vec())),
         })
         .collect()
-}
-
-fn status(status: &Status) -> GrpcStatus {
-    let mut message = status.message().to_owned();
-    if status.code() == Code::Unavailable || message == "transport error" {
-        // tonic says "transport error" and keeps the cause, which is what an administrator needs, in the source.
-        let mut source = std::error::Error::source(status);
-        while let Some(error) = source {
-            message = format!("{message}: {error}");
-            source = error.source();
-        }
-    }
-    if status.code() == Code::OutOfRange && message.contains("decoded message length too large") {
-        // That is tonic itself, held by us to the limit.
-        let exceeded = Exceeded { limit: Limit::GrpcMessage, what: message };
-        return exceeded.into();
-    }
-    GrpcStatus {
-        code: u32::try_from(i32::from(status.code())).unwrap_or(2),
-        message,
-        details: status.details().to_vec(),
-        metadata: metadata(status.metadata()),
-        objection: None,
-    }
 }
 
 /// Messages are bytes already.

@@ -19,6 +19,7 @@ use futures::{
 use operetta_core::{
     cache::{Cached, Change, Extent, Informers, KindInfo, Scope, Subscription},
     effect::{Effects, Policy, Ports},
+    grant::{Access, Verb},
     limit::Limit,
     looping::{Guard, Loop, Step},
     manifest,
@@ -536,7 +537,11 @@ impl Dispatcher {
         let version = self.shared.version.load_full();
         // Whatever woke it; when a person lets it go on, or the plugin is not to go after all, that wakes it again.
         let drained = version.mode == Mode::Drain && !self.holders.is_leaving(&job.key);
-        if !version.scope.contains(job.key.namespace.as_ref()) || self.paused.contains(&job.key) || drained {
+        if !version.scope.contains(job.key.namespace.as_ref())
+            || self.is_hidden(&job.key)
+            || self.paused.contains(&job.key)
+            || drained
+        {
             self.queue.done(&job.key, Next::Await);
             return;
         }
@@ -600,6 +605,13 @@ impl Dispatcher {
                 tracing::error!(reason = failure.reason(), error = %failure, ?took, attempt = job.attempt, retry, "reconcile failed");
             }
         }
+    }
+
+    /// Whether it lies beside the host, and no rule says that this is the plugin's to see.
+    fn is_hidden(&self, key: &ObjectKey) -> bool {
+        let (namespace, name) = (key.namespace.as_ref(), Some(&key.name));
+        let access = Access { verb: Verb::Get, resource: &self.primary, subresource: None, namespace, name };
+        namespace.is_some() && self.shared.policy.load().grants.hidden(&access).is_some()
     }
 
     /// Tells those who see the object, as far as the plugin's rights reach.

@@ -1,7 +1,7 @@
 //! PostgreSQL: for each database that a Plugin document names a pool of connections, over which single statements pass with typed values.
 //!
 //! **Nothing of a session outlives its use**: a connection that comes back is cleaned before it is given out again, and one whose use was cut off is closed. Credentials are never logged, and
-//! no error that reaches a plugin names them.
+//! no error that reaches a plugin names them or says where the database is.
 
 mod connect;
 mod value;
@@ -13,6 +13,7 @@ use deadpool_postgres::{Client, Manager, ManagerConfig, Object, Pool, PoolError,
 use futures::TryStreamExt as _;
 use operetta_api::Database as DatabaseSpec;
 use operetta_core::{
+    aside::{Aside, ELSEWHERE},
     limit::Limits,
     name::DatabaseName,
     port::database::{Databases, Isolation, SqlError, SqlRows, SqlStatement, SqlValue, Transaction},
@@ -40,6 +41,8 @@ const IN_FAILED_TRANSACTION: &str = "25P02";
 /// The databases of one plugin.
 pub struct DatabasePools {
     pools: HashMap<DatabaseName, (Pool, Arc<Login>)>,
+    /// Told what is not the plugin's to know.
+    aside: Aside,
 }
 
 impl DatabasePools {
@@ -52,6 +55,7 @@ impl DatabasePools {
         limits: &Limits,
         variable: impl Fn(&str) -> Option<String> + Send + Sync,
         vault: &Arc<dyn Vault>,
+        aside: &Aside,
     ) -> Result<Self, Unready> {
         let mut pools = HashMap::new();
         for spec in specs {
@@ -67,7 +71,7 @@ impl DatabasePools {
             let pool = Pool::builder(manager).max_size(size).build().map_err(|e| wrong(e.into()))?;
             pools.insert(spec.name.clone(), (pool, login));
         }
-        Ok(Self { pools })
+        Ok(Self { pools, aside: aside.clone() })
     }
 
     /// A connection of nobody else.
@@ -83,8 +87,22 @@ impl DatabasePools {
                 pool.status().max_size
             ))
         })?;
-        let client = client.map_err(|error| unreachable(database, &error))?;
+        let client = client.map_err(|error| self.unreachable(database, &error))?;
         Ok(InUse { client: Some(client), connector: login.connector() })
+    }
+
+    /// Why there is no connection. Where the database is and what it says of a user and a password is for the administrator alone.
+    fn unreachable(&self, database: &DatabaseName, error: &PoolError) -> SqlError {
+        let PoolError::Backend(error) = error else { return SqlError::Unavailable(error.to_string()) };
+        let (less, why) = match error.as_db_error() {
+            Some(said) => {
+                let code = said.code().code();
+                (format!("refuses the host's connection (SQLSTATE {code})"), said.message().to_owned())
+            }
+            None => ("cannot be reached".to_owned(), chain(error)),
+        };
+        self.aside.say(&format!("database {database} {less}: {why}"));
+        SqlError::Unavailable(format!("database {database} {less}; {ELSEWHERE}"))
     }
 }
 
@@ -297,19 +315,6 @@ fn failure(error: &tokio_postgres::Error) -> SqlError {
         message: said.message().to_owned(),
         more: more.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?.to_owned()))).collect(),
     }
-}
-
-/// Why there is no connection. What the server says of a user and a password is for the administrator alone, in the host's log.
-fn unreachable(database: &DatabaseName, error: &PoolError) -> SqlError {
-    let PoolError::Backend(error) = error else { return SqlError::Unavailable(error.to_string()) };
-    let Some(said) = error.as_db_error() else {
-        return SqlError::Unavailable(format!("database {database} cannot be reached: {}", chain(error)));
-    };
-    tracing::warn!(%database, sqlstate = said.code().code(), said = said.message(), "the database refuses the host");
-    SqlError::Unavailable(format!(
-        "database {database} refuses the host's connection (SQLSTATE {}); the host's log says more",
-        said.code().code()
-    ))
 }
 
 /// An error with its causes, which tokio-postgres keeps apart.

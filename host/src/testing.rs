@@ -15,6 +15,7 @@ use futures::future::BoxFuture;
 use operetta_api::{KeyRef, PluginStatus, Reference};
 use operetta_cluster::plugins::PartError;
 use operetta_core::{
+    aside::Aside,
     cache::{Cached, Change, Extent, Informers, KindInfo, Scope, Subscription},
     effect::Effects,
     manifest::Manifest,
@@ -634,6 +635,13 @@ impl LastGood for Memory {
     fn forget(&self, plugin: &PluginName) {
         self.0.lock().unwrap().remove(plugin.as_str());
     }
+}
+
+/// The administrator's ear, and what it hears.
+pub fn ear() -> (Aside, Arc<Mutex<Vec<String>>>) {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = heard.clone();
+    (Aside::to(move |text| hears.lock().unwrap().push(text.to_owned())), heard)
 }
 
 /// Secrets of the host's namespace, without a cluster.

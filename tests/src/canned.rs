@@ -72,8 +72,8 @@ struct Store {
     /// Version, path of the object, and the watch's line.
     history: std::collections::VecDeque<(u64, String, Bytes)>,
     watches: Vec<(Place, mpsc::UnboundedSender<Bytes>)>,
-    /// By the path of the object, what is answered to whoever asks for it.
-    lies: BTreeMap<String, String>,
+    /// By the path of the object, what is answered to whoever asks for it: status and text.
+    lies: BTreeMap<String, (u16, String)>,
 }
 
 /// What a path is about.
@@ -229,9 +229,9 @@ impl Canned {
         at
     }
 
-    /// From now on this text is the answer to each request about an object.
-    pub fn lie(&self, kind: &Kind, namespace: &str, name: &str, answer: &str) {
-        self.served.state().lies.insert(kind.path(namespace, name), answer.to_owned());
+    /// From now on this status and text are the answer to each request about an object.
+    pub fn lie(&self, kind: &Kind, namespace: &str, name: &str, status: u16, answer: &str) {
+        self.served.state().lies.insert(kind.path(namespace, name), (status, answer.to_owned()));
     }
 
     /// Removes an object.
@@ -293,8 +293,10 @@ async fn answer(State(served): State<Arc<Served>>, request: Request) -> Response
     let Some((place, name, subresource)) = Place::of(&path) else {
         return served.kinds_at(&path).map_or_else(missing, |kinds| found(&kinds));
     };
-    if let Some(lie) = name.as_ref().and_then(|name| served.state().lies.get(&place.object(name)).cloned()) {
-        return ([("content-type", "application/json")], lie).into_response();
+    let lie = name.as_ref().and_then(|name| served.state().lies.get(&place.object(name)).cloned());
+    if let Some((status, lie)) = lie {
+        let status = StatusCode::from_u16(status).unwrap_or_default();
+        return (status, [("content-type", "application/json")], lie).into_response();
     }
     let watched = query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1");
     match (head.method, name) {

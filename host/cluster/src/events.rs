@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use kube::Client;
 use operetta_core::{
     cache::KindInfo,
-    name::{Namespace, ObjectName},
-    port::{ApiError, Caller, Event, Severity},
+    name::{NameError, Namespace, ObjectName},
+    port::{Caller, Event, Severity},
     resource::{ObjectKey, Resource},
 };
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::{
     object::Entry,
-    request::{Url, send},
+    request::{Fault, Url, send},
 };
 
 /// Events at once, as client-go's spam filter allows.
@@ -89,8 +89,7 @@ impl Recorder {
         event: &Event,
         kind: &KindInfo,
         known: Option<&Entry>,
-        what: &str,
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), Fault> {
         let uid = known.map(|entry| entry.cached.meta.uid.clone()).unwrap_or_default();
         let series = Series {
             controller: caller.field_manager().to_string(),
@@ -108,22 +107,21 @@ impl Recorder {
             Plan::Nothing => Ok(()),
             Plan::Create(name) => {
                 let body = render(&series, caller, event, kind, known, &namespace, &name, now);
-                self.create(client, &series, &namespace, &name, body, what).await
+                self.create(client, &series, &namespace, &name, body).await
             }
             Plan::Count(name, count) => {
                 let patch = json!({"series": {"count": count, "lastObservedTime": micro(now)}}).to_string();
-                let url = events(&namespace)?
-                    .object(&ObjectName::parse(&name).map_err(|e| ApiError::Invalid(e.to_string()))?);
-                let request = url.request(Method::PATCH, Some("application/merge-patch+json"), patch.into_bytes());
-                match send(client, request.map_err(|e| e.into_api_error(what))?).await {
+                let url = events(&namespace)?.object(&ObjectName::parse(&name).map_err(unsendable)?);
+                let request = url.request(Method::PATCH, Some("application/merge-patch+json"), patch.into_bytes())?;
+                match send(client, request).await {
                     Ok(_) => Ok(()),
                     // The API server keeps events for an hour only.
                     Err(fault) if fault.is_not_found() => {
                         let name = event_name(&event.key, now);
                         let body = render(&series, caller, event, kind, known, &namespace, &name, now);
-                        self.create(client, &series, &namespace, &name, body, what).await
+                        self.create(client, &series, &namespace, &name, body).await
                     }
-                    Err(fault) => Err(fault.into_api_error(what)),
+                    Err(fault) => Err(fault),
                 }
             }
         }
@@ -155,10 +153,9 @@ impl Recorder {
         namespace: &Namespace,
         name: &str,
         body: Value,
-        what: &str,
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), Fault> {
         let request = events(namespace)?.request(Method::POST, Some("application/json"), body.to_string().into_bytes());
-        send(client, request.map_err(|e| e.into_api_error(what))?).await.map_err(|fault| fault.into_api_error(what))?;
+        send(client, request?).await?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.series.len() >= MOST {
             state.series.clear();
@@ -168,16 +165,20 @@ impl Recorder {
     }
 }
 
-fn events(namespace: &Namespace) -> Result<Url, ApiError> {
-    let resource = Resource::parse("events.k8s.io", "v1", "events").map_err(|e| ApiError::Invalid(e.to_string()))?;
+fn unsendable(error: NameError) -> Fault {
+    Fault::Unsendable(error.to_string())
+}
+
+fn events(namespace: &Namespace) -> Result<Url, Fault> {
+    let resource = Resource::parse("events.k8s.io", "v1", "events").map_err(unsendable)?;
     Ok(Url::of(&resource, Some(namespace)))
 }
 
 /// Events about cluster-scoped objects live in the namespace `default`, by the API server's own rule.
-fn namespace(key: &ObjectKey) -> Result<Namespace, ApiError> {
+fn namespace(key: &ObjectKey) -> Result<Namespace, Fault> {
     match &key.namespace {
         Some(namespace) => Ok(namespace.clone()),
-        None => Namespace::parse("default").map_err(|e| ApiError::Invalid(e.to_string())),
+        None => Namespace::parse("default").map_err(unsendable),
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod apply;
 mod body;
+mod told;
 mod write;
 
 use std::{
@@ -16,6 +17,7 @@ use std::{
 use async_trait::async_trait;
 use http::Request;
 use operetta_core::{
+    aside::Aside,
     cache::{Extent, KindInfo, Scope},
     name::{Actor, ContinueToken, FieldSelector, LabelSelector, Namespace, Subresource},
     port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch, Written},
@@ -45,6 +47,8 @@ pub struct PluginKubernetes {
     informers: Arc<SharedInformers>,
     events: Recorder,
     applied: Mutex<HashMap<apply::Target, apply::Applied>>,
+    /// Told what is not the plugin's to know.
+    aside: Aside,
 }
 
 impl PluginKubernetes {
@@ -56,7 +60,8 @@ impl PluginKubernetes {
         discovery: Arc<Discovery>,
         informers: Arc<SharedInformers>,
     ) -> Self {
-        Self { actor, scope, identity, discovery, informers, events: Recorder::default(), applied: Mutex::default() }
+        let (events, aside) = (Recorder::default(), Aside::in_log(&actor.plugin));
+        Self { actor, scope, identity, discovery, informers, events, applied: Mutex::default(), aside }
     }
 
     /// The kind, after checking that such an object can be and lies within the plugin's namespaces.
@@ -78,7 +83,7 @@ impl PluginKubernetes {
     }
 
     async fn any_kind(&self, what: &str, resource: &Resource) -> Result<KindInfo, ApiError> {
-        let kind = self.discovery.lookup(resource).await.map_err(|fault| fault.into_api_error(what))?;
+        let kind = self.discovery.lookup(resource).await.map_err(|fault| self.tell(what, fault))?;
         kind.map(|kind| kind.info).ok_or_else(|| {
             ApiError::NotFound(format!(
                 "{what}: the cluster has no resource {resource}; is its CustomResourceDefinition installed?"
@@ -138,7 +143,7 @@ impl PluginKubernetes {
         {
             self.discovery.doubt(resource);
         }
-        fault.into_api_error(what)
+        self.tell(what, fault)
     }
 
     fn list_cached(&self, resource: &Resource, namespace: Option<&Namespace>, options: &ListOptions) -> Option<Page> {
@@ -329,8 +334,11 @@ impl Kubernetes for PluginKubernetes {
             Some(Reading::Known(entry)) => Some(entry),
             _ => None,
         };
-        let client = self.identity.client(&self.actor).await?;
-        self.events.publish(&client, caller, &event, &kind, known.as_ref(), &what).await
+        let published = match self.identity.client(&self.actor).await {
+            Ok(client) => self.events.publish(&client, caller, &event, &kind, known.as_ref()).await,
+            Err(error) => Err(Fault::NoClient(error)),
+        };
+        published.map_err(|fault| self.tell(&what, fault))
     }
 }
 

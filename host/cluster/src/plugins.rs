@@ -311,7 +311,8 @@ impl Plugins {
         };
         let kind = KindInfo { kind: "Plugin".into(), namespaced: false };
         let what = format!("cannot publish an event of plugin {plugin}");
-        self.recorder.publish(&self.client, &caller, &event, &kind, Some(&entry), &what).await
+        let published = self.recorder.publish(&self.client, &caller, &event, &kind, Some(&entry)).await;
+        published.map_err(|fault| fault.into_api_error(&what))
     }
 
     fn url(&self, plugin: &PluginName) -> Result<Url, ApiError> {

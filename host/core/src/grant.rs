@@ -274,6 +274,14 @@ impl Grants {
         names.into_iter().filter(|name| may(Some(name))).map(Some).map(extent).collect()
     }
 
+    /// The host's own namespace, where it is among those that a request means and no rule names it: what comes of there is not the plugin's to see.
+    pub fn hidden(&self, access: &Access<'_>) -> Option<&Namespace> {
+        let host = self.host_namespace.as_ref()?;
+        let meant = access.namespace.is_none_or(|namespace| namespace == host);
+        let named = || self.check(&Access { namespace: Some(host), ..*access }).is_ok();
+        (meant && !named()).then_some(host)
+    }
+
     /// Whether the channel may be called.
     pub fn check_channel(&self, channel: &str) -> Result<ChannelName, Denial> {
         self.channels.iter().find(|granted| granted.as_str() == channel).cloned().ok_or_else(|| {

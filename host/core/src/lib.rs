@@ -20,6 +20,7 @@
 //! | [`route`] | which keys an event wakes |
 
 pub mod annotation;
+pub mod aside;
 pub mod backoff;
 pub mod bounds;
 pub mod cache;

@@ -72,6 +72,25 @@ pub enum ApiError {
     TooLarge(String),
 }
 
+impl ApiError {
+    /// The same case in other words.
+    pub fn reworded(self, words: String) -> Self {
+        match self {
+            Self::NotFound(_) => Self::NotFound(words),
+            Self::AlreadyExists(_) => Self::AlreadyExists(words),
+            Self::Conflict(_) => Self::Conflict(words),
+            Self::Invalid(_) => Self::Invalid(words),
+            Self::Forbidden(_) => Self::Forbidden(words),
+            Self::Denied(_) => Self::Denied(words),
+            Self::Gone(_) => Self::Gone(words),
+            Self::TooManyRequests(after) => Self::TooManyRequests(after),
+            Self::Unavailable(_) => Self::Unavailable(words),
+            Self::Timeout(_) => Self::Timeout(words),
+            Self::TooLarge(_) => Self::TooLarge(words),
+        }
+    }
+}
+
 /// What to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListOptions {

@@ -17,7 +17,7 @@ use super::{
     tests::{Echo, call, channel, soon, spec},
     *,
 };
-use crate::testing::Drawer;
+use crate::testing::{Drawer, ear};
 
 /// A server over TLS that admits who shows this token.
 struct Guarded {
@@ -69,8 +69,12 @@ fn over_tls(server: &Guarded) -> ChannelSpec {
 }
 
 async fn open(spec: ChannelSpec, drawer: &Arc<Drawer>) -> Result<GrpcChannels, Unready> {
+    overheard(spec, drawer, &ear().0).await
+}
+
+async fn overheard(spec: ChannelSpec, drawer: &Arc<Drawer>, aside: &Aside) -> Result<GrpcChannels, Unready> {
     let vault: Arc<dyn Vault> = drawer.clone();
-    GrpcChannels::open(&[spec], 1_000, &vault).await
+    GrpcChannels::open(&[spec], 1_000, &vault, aside).await
 }
 
 async fn echo(channels: &GrpcChannels) -> Result<(), GrpcStatus> {
@@ -94,9 +98,12 @@ async fn roots_come_from_a_secret_and_new_ones_are_read_when_the_old_do_not_hold
     let (own, other) = (certified(), certified());
     let server = guarded(&own, None).await;
     let drawer = Drawer::new(&[("ca", "ca.crt", &other.cert.pem())]);
-    let channels = open(over_tls(&server), &drawer).await.unwrap();
+    let (aside, heard) = ear();
+    let channels = overheard(over_tls(&server), &drawer, &aside).await.unwrap();
     let status = echo(&channels).await.unwrap_err();
-    assert!(status.code == 14 && status.message.contains("certificate"), "{status:?}");
+    // A certificate has names and addresses in it.
+    assert!(status.code == 14 && !status.message.contains("certificate"), "{status:?}");
+    assert!(heard.lock().unwrap()[0].contains("certificate"), "{heard:?}");
     drawer.put("ca", "ca.crt", &own.cert.pem());
     in_the_end(&channels).await;
     // The system does not know this certificate.

@@ -10,7 +10,7 @@ use std::{
 
 use futures::{Stream, StreamExt as _, stream};
 use http_body_util::{BodyExt as _, StreamBody};
-use operetta_core::port::Objection;
+use operetta_core::{limit::Limit, port::Objection};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ use tonic::{body::Body, codegen::Service, server, transport::Server};
 use tower::service_fn;
 
 use super::*;
-use crate::testing::Drawer;
+use crate::testing::{Drawer, ear};
 
 /// Of calls: longer than any test waits.
 const DEADLINE: Duration = Duration::from_mins(2);
@@ -201,9 +201,15 @@ pub(super) fn spec(endpoint: &str) -> ChannelSpec {
     }
 }
 
-async fn channels(endpoint: &str, limit: usize) -> GrpcChannels {
+/// With what the administrator hears of them.
+async fn overheard(endpoint: &str, limit: usize) -> (GrpcChannels, Arc<std::sync::Mutex<Vec<String>>>) {
     let vault: Arc<dyn Vault> = Drawer::new(&[]);
-    GrpcChannels::open(&[spec(endpoint)], limit, &vault).await.unwrap()
+    let (aside, heard) = ear();
+    (GrpcChannels::open(&[spec(endpoint)], limit, &vault, &aside).await.unwrap(), heard)
+}
+
+async fn channels(endpoint: &str, limit: usize) -> GrpcChannels {
+    overheard(endpoint, limit).await.0
 }
 
 async fn serve(at: &str) -> (SocketAddr, Running, watch::Receiver<usize>) {
@@ -314,12 +320,15 @@ async fn a_call_ends_at_its_deadline_here_and_at_the_service() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_down_is_unavailable_with_the_cause_and_answers_when_it_is_back() {
-    let scene = scene().await;
+async fn a_service_that_is_down_is_unavailable_and_answers_when_it_is_back_and_only_the_administrator_is_told_why() {
+    let mut scene = scene().await;
+    let heard;
+    (scene.channels, heard) = overheard(&format!("http://{}", scene.at), 1_000).await;
     scene.unary(call("Echo"), b"").await.unwrap();
     scene.server.stop().await;
     let down = |status: GrpcStatus| {
-        assert!(status.code == 14 && status.message.to_lowercase().contains("connection refused"), "{status:?}");
+        let told = "channel echo cannot be reached; the host's log says more";
+        assert_eq!((status.code, status.message.as_str()), (14, told));
     };
     // The connection that was there may tell of its end first.
     let _ = soon(scene.channels.unary(&channel(), call("Echo"), vec![])).await;
@@ -328,6 +337,8 @@ async fn a_service_that_is_down_is_unavailable_with_the_cause_and_answers_when_i
         Err(status) => status,
         Ok(exchange) => soon(exchange.receive(1)).await.unwrap_err(),
     });
+    let said = heard.lock().unwrap().join("\n").to_lowercase();
+    assert!(said.contains("channel echo cannot be reached: ") && said.contains("connection refused"), "{said}");
 
     let _again = serve(&scene.at.to_string()).await;
     let reply = soon(scene.channels.unary(&channel(), call("Echo"), b"back".to_vec())).await;
@@ -336,10 +347,11 @@ async fn a_service_that_is_down_is_unavailable_with_the_cause_and_answers_when_i
 
 #[tokio::test]
 async fn a_name_that_does_not_resolve_is_told() {
-    let channels = channels("http://no-such-host.invalid:1", 1_000).await;
+    let (channels, heard) = overheard("http://no-such-host.invalid:1", 1_000).await;
     let status = soon(channels.unary(&channel(), call("Echo"), vec![])).await.unwrap_err();
-    assert_eq!(status.code, 14, "{status:?}");
-    assert!(status.message.len() > "transport error".len(), "the cause stands beside it: {status:?}");
+    assert!(status.code == 14 && status.message.contains("cannot be reached"), "{status:?}");
+    let said = heard.lock().unwrap().join("\n");
+    assert!(said.contains("dns error"), "the cause: {said}");
 }
 
 #[tokio::test]
@@ -461,7 +473,7 @@ async fn dropping_a_call_cancels_it_at_the_service() {
 async fn an_endpoint_that_is_none_is_named() {
     for endpoint in ["http://", "http://a b"] {
         let vault: Arc<dyn Vault> = Drawer::new(&[]);
-        let error = GrpcChannels::open(&[spec(endpoint)], 1, &vault).await.err().unwrap().to_string();
+        let error = GrpcChannels::open(&[spec(endpoint)], 1, &vault, &ear().0).await.err().unwrap().to_string();
         assert!(error.contains("channel echo") && error.contains(endpoint), "{error}");
     }
 }

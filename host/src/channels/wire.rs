@@ -4,13 +4,19 @@ use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use operetta_api::{Channel as ChannelSpec, Reference};
-use operetta_core::port::GrpcStatus;
+use operetta_core::{
+    aside::{Aside, ELSEWHERE},
+    limit::{Exceeded, Limit},
+    port::GrpcStatus,
+};
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tonic::{
+    Code, Status,
     metadata::{Ascii, MetadataValue},
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
 };
 
+use super::metadata;
 use crate::credentials::{Credentials, Unready, Values, Vault};
 
 /// gRPC's status of one who is not known.
@@ -29,6 +35,8 @@ pub(super) struct Wire {
     parts: Parts,
     credentials: Credentials,
     link: ArcSwap<Link>,
+    /// Told what is not the plugin's to know.
+    aside: Aside,
 }
 
 /// What the document refers to.
@@ -48,7 +56,7 @@ pub(super) struct Link {
 
 impl Wire {
     /// Reads the credentials; connects to nothing yet.
-    pub async fn read(spec: &ChannelSpec, vault: &Arc<dyn Vault>) -> Result<Self, Unready> {
+    pub async fn read(spec: &ChannelSpec, vault: &Arc<dyn Vault>, aside: Aside) -> Result<Self, Unready> {
         let parts = Parts {
             ca: spec.ca_from.as_ref().and_then(operetta_api::FromKey::reference),
             token: spec.token_from.as_ref().map(operetta_api::FromSecret::reference),
@@ -57,12 +65,40 @@ impl Wire {
         let whose = format!("channel {}", spec.name);
         let credentials = Credentials::read(whose, vault, spec.references()).await?;
         let link = parts.link(spec, credentials.current())?;
-        Ok(Self { spec: spec.clone(), parts, credentials, link: ArcSwap::from_pointee(link) })
+        Ok(Self { spec: spec.clone(), parts, credentials, link: ArcSwap::from_pointee(link), aside })
     }
 
     /// As it is now.
     pub fn link(&self) -> Arc<Link> {
         self.link.load_full()
+    }
+
+    /// How a call ended, as the plugin is told. What the service says is the plugin's; how the host gets there is the administrator's.
+    pub fn tell(&self, status: &Status) -> GrpcStatus {
+        let name = &self.spec.name;
+        let mut message = status.message().to_owned();
+        if status.code() == Code::OutOfRange && message.contains("decoded message length too large") {
+            // That is tonic itself, held by us to the limit.
+            return Exceeded { limit: Limit::GrpcMessage, what: message }.into();
+        }
+        // What tonic makes of a failure of its own has a cause; what came over the wire has none.
+        if std::error::Error::source(status).is_some() {
+            let mut source = std::error::Error::source(status);
+            while let Some(error) = source {
+                message = format!("{message}: {error}");
+                source = error.source();
+            }
+            let less = if status.code() == Code::Unavailable { "cannot be reached" } else { "broke off" };
+            self.aside.say(&format!("channel {name} {less}: {message}"));
+            message = format!("channel {name} {less}; {ELSEWHERE}");
+        }
+        GrpcStatus {
+            code: u32::try_from(i32::from(status.code())).unwrap_or(2),
+            message,
+            details: status.details().to_vec(),
+            metadata: metadata(status.metadata()),
+            objection: None,
+        }
     }
 
     /// After a call over `link` ended so: whether there are other credentials now.

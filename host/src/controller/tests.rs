@@ -704,6 +704,32 @@ async fn an_object_that_is_poison_slows_nobody_but_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_object_beside_the_host_is_nobodys_unless_a_rule_names_the_place() {
+    let scene = scene();
+    scene.world.apply_with(&things(), "host", "a", json!({}));
+    scene.world.apply(&things(), "a");
+    let with = |namespaces: &[&str]| {
+        let rules = json!([{"apiGroups": ["*"], "resources": ["things"], "verbs": ["*"], "namespaces": namespaces}]);
+        let rules = serde_json::from_value(rules).unwrap();
+        let host_namespace = Some(Namespace::parse("host").unwrap());
+        let grants = operetta_core::grant::Grants { rules, host_namespace, ..Default::default() };
+        let policy = Policy { grants, ..Policy::default() };
+        scene.shared.exchange(policy, version(&scene.world, scene.runs.code("1"), 16));
+    };
+    with(&[]);
+    let controller = scene.start().await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let runs: Vec<_> = scene.runs.all().into_iter().map(|run| run.key).collect();
+    assert_eq!(runs, [key("a")]);
+    with(&["n", "host"]);
+    controller.look_at_all();
+    scene
+        .runs
+        .until("the other", |runs| runs.iter().any(|run| run.key.namespace == Namespace::parse("host").ok()))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_controller_that_its_own_writes_wake_is_slowed_for_that_object_only_and_other_code_begins_anew() {
     let scene = scene();
     scene.world.apply(&things(), "loops");

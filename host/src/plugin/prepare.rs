@@ -6,6 +6,7 @@ use bytes::Bytes;
 use operetta_api::{ConfigMapSource, DeletionPolicy, Plugin as Document, PluginSpec, Source};
 use operetta_cluster::plugins::PartError;
 use operetta_core::{
+    aside::Aside,
     bounds::Bounds,
     effect::{Policy, Ports},
     grant::Remedy,
@@ -205,9 +206,10 @@ impl Plugin {
         policy.grants.host_namespace = Some(self.host.namespace.clone());
         let extents = needs::check(&self.name, object.is_some(), &code.manifest, &policy.grants, &scope)?;
         let vault = &self.host.vault;
-        let channels = GrpcChannels::open(&spec.grants.channels, policy.limits.message, vault).await?;
+        let aside = Aside::in_log(&self.name);
+        let channels = GrpcChannels::open(&spec.grants.channels, policy.limits.message, vault, &aside).await?;
         let variable = |name: &str| std::env::var(name).ok();
-        let databases = DatabasePools::open(&spec.grants.databases, &policy.limits, variable, vault).await?;
+        let databases = DatabasePools::open(&spec.grants.databases, &policy.limits, variable, vault, &aside).await?;
         self.check_held(&code.manifest)?;
         let claim = self.host.claims.take(&self.name, &code.manifest);
         let claim = claim.map_err(|e| Problem::passing(Phase::Start, &e).because(Reason::KindTaken))?;

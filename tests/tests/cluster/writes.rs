@@ -218,15 +218,16 @@ async fn a_field_of_kubectl_is_taken_over_and_one_of_another_plugin_is_a_conflic
     assert_eq!(taken["data"], json!({"k": "p", "other": "1"}));
     let error = apply(&layer, &*layer.kubernetes(&q), "q", &config_maps(), "a", &body("q")).await.unwrap_err();
     let ApiError::Conflict(why) = error else { panic!("{error:?}") };
-    assert!(why.contains("operetta:p/c owns .data.k, which operetta:q/c would set otherwise"), "{why}");
+    assert!(why.contains("another plugin owns .data.k, which operetta:q/c would set otherwise"), "{why}");
+    assert!(!why.contains("operetta:p"), "which one that is, no plugin learns: {why}");
     // Agreeing is no conflict.
     apply(&layer, &*layer.kubernetes(&q), "q", &config_maps(), "a", &body("p")).await.unwrap();
-    // Whoever writes by other means takes a field over, as the API server has it, and is named to the one that applies: there is no fight.
+    // Whoever writes by other means takes a field over, as the API server has it, and the one that applies is told: there is no fight.
     let merge = Patch::Merge(json!({"data": {"k": "q"}}).to_string());
     layer.kubernetes(&q).patch(&caller("q"), &config_maps(), &layer.key("a"), None, merge).await.unwrap();
     let error = apply(&layer, &*layer.kubernetes(&p), "p", &config_maps(), "a", &body("p2")).await.unwrap_err();
     let ApiError::Conflict(why) = error else { panic!("{error:?}") };
-    assert!(why.contains("operetta:q/c owns .data.k, which operetta:p/c would set otherwise"), "{why}");
+    assert!(why.contains("another plugin owns .data.k, which operetta:p/c would set otherwise"), "{why}");
     // What one created by other means than apply is no obstacle to its own apply.
     let created = json!({"metadata": {"name": "b"}, "data": {"k": "1"}}).to_string();
     let kubernetes = layer.kubernetes(&p);

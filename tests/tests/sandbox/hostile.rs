@@ -14,6 +14,8 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use expect_test::expect_file;
 use operetta_core::{
+    bounds::Bounds,
+    cache::Scope,
     grant::{Grants, Rule},
     name::Namespace,
     reconcile::{Failure, Outcome},
@@ -128,8 +130,11 @@ async fn make(sandbox: &Sandbox, server: &mut Server, attack: &Attack, wasm: &[u
     };
     if attack.cluster {
         plugin.kubernetes = server.port();
+        (plugin.channels, plugin.databases) = (server.channels(), server.databases());
     }
     plugin.limit(|policy| {
+        policy.bounds = bounds(&plugin);
+        policy.grants.host_namespace = Namespace::parse(server::BESIDE_THE_HOST).ok();
         (policy.limits.deadline, policy.limits.cpu) = (Duration::from_secs(2), Duration::from_millis(100));
         if let Policy::Narrow = attack.grants {
             policy.grants = narrow();
@@ -174,7 +179,9 @@ fn judge(expect: &Expect, ended: Result<Outcome, Failure>, calls: &[String], lin
             ensure!(failure.reason() == reason && text.contains(words), "{text:?} is not {reason} with {words:?}");
             ensure!(clean(&text) && text.len() < 2_000, "it is no clean line: {text:?}");
         }
-        (Expect::Answers { answers, reaches, logs }, Err(Failure::Terminal(text))) => {
+        (Expect::Answers { answers, hides, reaches, logs }, Err(Failure::Terminal(text))) => {
+            let found = hides.iter().find(|hidden| text.contains(*hidden));
+            ensure!(found.is_none(), "{text:?} says {found:?}");
             ensure!(text.contains(answers), "{text:?} lacks {answers:?}");
             let forbidden = calls.iter().find(|call| reaches.as_ref().is_none_or(|verb| !call.contains(verb)));
             ensure!(forbidden.is_none(), "it reached a port: {forbidden:?}");
@@ -184,6 +191,12 @@ fn judge(expect: &Expect, ended: Result<Outcome, Failure>, calls: &[String], lin
         (_, other) => anyhow::bail!("it ended with {other:?}"),
     }
     Ok(())
+}
+
+/// As the host holds a plugin of this name to them.
+fn bounds(plugin: &Plugin) -> Bounds {
+    let account = server::account();
+    Bounds::of(&account.plugin, &plugin.component.manifest().controllers, &account.account, &Scope::All)
 }
 
 /// Reads and writes ConfigMaps of one namespace.

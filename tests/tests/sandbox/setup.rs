@@ -12,7 +12,7 @@ use operetta_core::{
     grant::{Grants, Rule},
     limit::{Limit, Limits},
     name::{ChannelName, ControllerName, DatabaseName, PluginName},
-    port::{Caller, Kubernetes},
+    port::{Caller, Channels, Kubernetes, database::Databases},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::ObjectKey,
 };
@@ -117,8 +117,10 @@ impl Crash {
 pub struct Plugin {
     pub component: Arc<Component>,
     pub world: Arc<World>,
-    /// The world, unless a test puts an API server there.
+    /// The world, unless a test puts what is real there.
     pub kubernetes: Arc<dyn Kubernetes>,
+    pub channels: Arc<dyn Channels>,
+    pub databases: Arc<dyn Databases>,
     pub policy: Arc<ArcSwap<Policy>>,
     pub usage: Arc<Mutex<Vec<Usage>>>,
     /// The limits that were met on the way to an effect.
@@ -154,8 +156,9 @@ impl Plugin {
         let policy = Policy { grants, limits, settings: [("colour".into(), "red".into())].into(), ..Policy::default() };
         let policy = Arc::new(ArcSwap::from_pointee(policy));
         let world = Arc::<World>::default();
-        let kubernetes = world.clone();
-        Self { component, world, kubernetes, policy, usage: Arc::default(), exceeded: Arc::default() }
+        let (kubernetes, channels, databases) = (world.clone(), world.clone(), world.clone());
+        let (usage, exceeded) = Default::default();
+        Self { component, world, kubernetes, channels, databases, policy, usage, exceeded }
     }
 
     pub fn limit(&self, change: impl FnOnce(&mut Policy)) {
@@ -167,12 +170,11 @@ impl Plugin {
     pub fn effects(&self) -> Arc<Effects> {
         let caller =
             Caller { plugin: PluginName::parse("demo").unwrap(), controller: ControllerName::parse("any").unwrap() };
-        let world = &self.world;
         let ports = Ports {
             kubernetes: self.kubernetes.clone(),
-            channels: world.clone(),
-            databases: world.clone(),
-            log: world.clone(),
+            channels: self.channels.clone(),
+            databases: self.databases.clone(),
+            log: self.world.clone(),
             denials: Arc::new(|_| {}),
             exceeded: {
                 let exceeded = self.exceeded.clone();

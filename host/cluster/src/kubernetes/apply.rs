@@ -9,6 +9,7 @@ use std::{
 use http::Method;
 use kube::core::Status;
 use operetta_core::{
+    aside::ELSEWHERE,
     cache::Cached,
     name::{ControllerName, FieldManager, Subresource},
     port::{ApiError, Caller, Written},
@@ -118,8 +119,14 @@ impl PluginKubernetes {
             Err(Fault::Answer { code: 409, status, .. }) if !conflicts(&status).is_empty() => status,
             Err(fault) => return Err(self.explain(what, resource, fault)),
         };
-        if let Some(text) = other_plugins(&conflicts(&status), manager) {
-            return Err(ApiError::Conflict(format!("{what}: {text}")));
+        if let Some((owner, fields)) = other_plugin(&conflicts(&status), manager) {
+            self.aside.say(&format!(
+                "{what}: {owner} owns {fields}, which {manager} would set otherwise; let one of the two plugins own it"
+            ));
+            // Which plugins there are is no plugin's to know.
+            return Err(ApiError::Conflict(format!(
+                "{what}: another plugin owns {fields}, which {manager} would set otherwise; {ELSEWHERE}"
+            )));
         }
         let forced = url.query("force", "true").request(Method::PATCH, Some(APPLY), body);
         self.write(what, resource, kind, key, forced).await
@@ -136,14 +143,12 @@ fn conflicts(status: &Status) -> Vec<(String, String)> {
         .collect()
 }
 
-fn other_plugins(conflicts: &[(String, String)], own: &FieldManager) -> Option<String> {
+/// The first plugin in the way, and the fields that it owns.
+fn other_plugin(conflicts: &[(String, String)], own: &FieldManager) -> Option<(String, String)> {
     let other: Vec<_> = conflicts.iter().filter(|(m, _)| FieldManager::is_plugin(m) && m != own.as_str()).collect();
     let (manager, _) = other.first()?;
     let fields: Vec<_> = other.iter().filter(|(m, _)| m == manager).map(|(_, field)| field.as_str()).collect();
-    Some(format!(
-        "{manager} owns {}, which {own} would set otherwise; let one of the two plugins own it",
-        fields.join(", ")
-    ))
+    Some((manager.clone(), fields.join(", ")))
 }
 
 #[cfg(test)]

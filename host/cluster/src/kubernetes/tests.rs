@@ -395,22 +395,80 @@ async fn fields_of_people_and_programs_are_taken_over() {
     assert_eq!(api.about_things().len(), 2);
 }
 
+/// The port of plugin `p`, and what the administrator is told of it.
+fn overheard(cluster: &Cluster) -> (PluginKubernetes, Arc<Mutex<Vec<String>>>) {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = said.clone();
+    let aside = Aside::to(move |text| heard.lock().unwrap().push(text.to_owned()));
+    let (identity, discovery) = (cluster.identity.clone(), cluster.discovery.clone());
+    let own = PluginKubernetes::new(actor("p"), Scope::All, identity, discovery, cluster.informers.clone());
+    (PluginKubernetes { aside, ..own }, said)
+}
+
 #[tokio::test(start_paused = true)]
-async fn fields_of_another_plugin_are_a_conflict_that_names_both() {
+async fn fields_of_another_plugin_are_a_conflict_and_only_the_administrator_is_told_whose_they_are() {
     let api = FakeApi::new(|sent| {
         (sent.method == "PATCH").then(|| {
             conflict(&[("kubectl", ".spec.x"), ("operetta:q/web", ".spec.size"), ("operetta:q/web", ".spec.y")])
         })
     });
     let cluster = api.cluster();
-    let error = cluster
-        .kubernetes(actor("p"), Scope::All)
-        .patch(&caller("p"), &things(), &key("a"), None, apply(5))
-        .await
-        .unwrap_err();
+    let (kubernetes, said) = overheard(&cluster);
+    let error = kubernetes.patch(&caller("p"), &things(), &key("a"), None, apply(5)).await.unwrap_err();
     let ApiError::Conflict(text) = error else { panic!("{error:?}") };
-    assert!(text.contains("operetta:q/web owns .spec.size, .spec.y, which operetta:p/c would set otherwise"), "{text}");
+    let fields = "owns .spec.size, .spec.y, which operetta:p/c would set otherwise";
+    assert!(text.contains(&format!("another plugin {fields}")) && !text.contains("q/web"), "{text}");
+    assert!(said.lock().unwrap()[0].contains(&format!("operetta:q/web {fields}")), "{said:?}");
     assert_eq!(api.about_things().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_about_the_host_is_told_to_the_administrator_and_not_to_the_plugin() {
+    let hosts_no = r#"things.x.example.com is forbidden: User "system:serviceaccount:operetta-system:operetta" cannot impersonate-on:serviceaccount:get resource "things" in API group "x.example.com" in the namespace "n""#;
+    let own_no = r#"things.x.example.com "a" is forbidden: User "system:serviceaccount:operetta-plugins:p" cannot get resource "things" in API group "x.example.com" in the namespace "n""#;
+    let account = |names: &str| (200, json!({"metadata": {"annotations": {"operetta.dev/plugin": names}}}));
+    let refused = |message: &str| status(403, "Forbidden", message, &json!({}));
+    let lost = (0, json!("connect to 10.11.12.13:6443: unable to read the token file /var/run/secrets/token"));
+    for (at, answer, told, hidden) in [
+        ("/serviceaccounts/", account("others, more"), "cannot act as the plugin's service account", "others"),
+        (
+            "/serviceaccounts/",
+            refused(&hosts_no.replace("things", "serviceaccounts")),
+            "cannot act as",
+            "operetta-system",
+        ),
+        ("/serviceaccounts/", lost.clone(), "cannot act as", "10.11.12.13"),
+        ("/apis/x.example.com/v1", refused(hosts_no), "the host itself may not do this", "operetta-system"),
+        ("/things/a", refused(hosts_no), "the host itself may not do this", "operetta-system"),
+        ("/things/a", lost, "no answer from the API server", "token"),
+        ("/things/a", refused(own_no), own_no, ""),
+        // Whatever else is quoted in it.
+        ("/things/a", refused(&format!("{own_no} {hosts_no}")), "the host itself may not do this", "operetta-system"),
+    ] {
+        let api = FakeApi::new(move |sent| sent.path.contains(at).then(|| answer.clone()));
+        let cluster = api.cluster();
+        let (kubernetes, said) = overheard(&cluster);
+        let event = Event {
+            resource: things(),
+            key: key("a"),
+            severity: operetta_core::port::Severity::Normal,
+            reason: "R".into(),
+            action: "A".into(),
+            message: "m".into(),
+        };
+        let get = kubernetes.get(&caller("p"), &things(), &key("a"), true).await.map(drop);
+        let put = kubernetes.patch(&caller("p"), &things(), &key("a"), None, apply(5)).await.map(drop);
+        let mut answers = vec![get, put];
+        if at != "/things/a" {
+            answers.push(kubernetes.publish(&caller("p"), event).await);
+        }
+        for answer in answers {
+            let text = answer.unwrap_err().to_string();
+            assert!(text.contains(told) && (hidden.is_empty() || !text.contains(hidden)), "{at} {hidden}: {text}");
+        }
+        let said = said.lock().unwrap();
+        assert_eq!(said.iter().any(|text| text.contains(hidden)), !hidden.is_empty(), "{said:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -434,10 +492,12 @@ async fn an_account_that_does_not_exist_is_forbidden_and_not_not_found() {
         sent.path.contains("/serviceaccounts/").then(|| status(404, "NotFound", "no", &json!({"name": "p"})))
     });
     let cluster = api.cluster();
-    let error =
-        cluster.kubernetes(actor("p"), Scope::All).get(&caller("p"), &things(), &key("a"), true).await.unwrap_err();
+    let (kubernetes, said) = overheard(&cluster);
+    let error = kubernetes.get(&caller("p"), &things(), &key("a"), true).await.unwrap_err();
     let ApiError::Forbidden(text) = error else { panic!("{error:?}") };
-    assert!(text.contains("operetta-plugins/p does not exist") && text.contains("operetta install"), "{text}");
+    assert!(text.contains("the host cannot act as the plugin's service account"), "{text}");
+    let said = &said.lock().unwrap()[0];
+    assert!(said.contains("operetta-plugins/p does not exist") && said.contains("operetta install"), "{said}");
     assert_eq!(api.about_things(), [] as [&str; 0]);
 }
 

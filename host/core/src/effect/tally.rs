@@ -37,7 +37,7 @@ pub struct Rates {
 }
 
 /// Nothing is left; how long until there is, where there ever is.
-type Empty = Option<Duration>;
+pub(crate) type Empty = Option<Duration>;
 
 /// What is left of a minute's portion, and since when it fills up, which takes a minute.
 #[derive(Debug, Clone, Copy)]
@@ -68,10 +68,10 @@ impl Level {
 
 /// One portion.
 #[derive(Debug, Default)]
-struct Bucket(Mutex<Option<Level>>);
+pub(crate) struct Bucket(Mutex<Option<Level>>);
 
 impl Bucket {
-    fn take(&self, a_minute: u64) -> Result<(), Empty> {
+    pub(crate) fn take(&self, a_minute: u64) -> Result<(), Empty> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let level = Level::of(*state, a_minute, Instant::now());
         state.insert(level).take(a_minute)
@@ -196,6 +196,7 @@ impl Tally {
 
     /// Counts a call with so many bytes of arguments; `limit` says what an argument that is too long is.
     pub fn call(&self, bytes: usize, limit: Limit) -> Result<(), Exceeded> {
+        self.rates.meter.host_call();
         self.rates.meter.send(whole(bytes));
         self.size("an argument", bytes, limit)?;
         if self.calls.fetch_add(1, Ordering::Relaxed) >= self.limits.host_calls {

@@ -27,6 +27,8 @@ pub(super) struct Fake {
     pub object: Mutex<Option<String>>,
     /// Bytes of each object of a list.
     pub objects: Vec<usize>,
+    /// And more objects of it.
+    pub more: Vec<String>,
 }
 
 impl Fake {
@@ -49,7 +51,8 @@ impl Kubernetes for Fake {
     async fn list(&self, _: &Caller, _: &Resource, options: &ListOptions) -> Result<Page, ApiError> {
         self.note("list");
         let limit = options.limit.unwrap_or(500) as usize;
-        let items = self.objects.iter().take(limit).map(|bytes| "x".repeat(*bytes).into()).collect();
+        let objects = self.objects.iter().take(limit).map(|bytes| "x".repeat(*bytes).into());
+        let items = objects.chain(self.more.iter().map(|object| object.as_str().into())).collect();
         let continue_token = (self.objects.len() > limit).then(|| ContinueToken::parse("more").unwrap());
         Ok(Page { items, continue_token, ..Page::default() })
     }
@@ -118,9 +121,10 @@ impl Exchange for Still {
     async fn send(&self, message: Vec<u8>) -> Result<(), GrpcStatus> {
         match message.as_slice() {
             // As the port says that it met a limit of its own.
-            b"limit" => {
-                Err(GrpcStatus { objection: Some(Objection::Limit(Limit::GrpcMessage)), ..GrpcStatus::of(8, "too long") })
-            }
+            b"limit" => Err(GrpcStatus {
+                objection: Some(Objection::Limit(Limit::GrpcMessage)),
+                ..GrpcStatus::of(8, "too long")
+            }),
             _ => Ok(()),
         }
     }
@@ -270,6 +274,26 @@ async fn each_verb_opens_only_its_own_effect() {
             all(&effects).await.into_iter().filter(|(_, denied)| !denied).map(|(what, _)| what).collect();
         assert_eq!(open, [verb]);
     }
+}
+
+#[tokio::test]
+async fn a_list_of_all_namespaces_has_nothing_of_the_hosts_own_unless_a_rule_names_it() {
+    let of = |namespace: &str| format!(r#"{{"metadata":{{"namespace":"{namespace}","labels":{{"a":"host"}}}}}}"#);
+    let fake = Arc::new(Fake { more: vec![of("n"), of("host"), of("hostile")], ..Fake::default() });
+    let list = async |named: Option<&str>, asked: Option<&str>| {
+        let mut grants = Grants { host_namespace: Some("host".parse().unwrap()), ..rules(&["list"]) };
+        let namespaces = named.map(|name| name.parse().unwrap()).into_iter().collect();
+        let rule = Rule { namespaces, ..rules(&["list"]).rules.iter().next().unwrap().clone() };
+        grants.rules = rules(&["list"]).rules.iter().cloned().chain([rule]).collect::<Vec<_>>().into();
+        let (effects, _) = effects(&fake, Policy { grants, ..Policy::default() });
+        let namespace = asked.map(|name| name.parse().unwrap());
+        let page = effects.list(&pods(), &ListOptions { namespace, ..ListOptions::default() }).await;
+        page.map(|page| page.items.len())
+    };
+    assert_eq!(list(None, None).await, Ok(2));
+    assert_eq!(list(Some("host"), None).await, Ok(3));
+    assert_eq!(list(None, Some("n")).await, Ok(3), "where it is not meant, nobody looks");
+    assert!(matches!(list(None, Some("host")).await, Err(ApiError::Denied(_))));
 }
 
 #[tokio::test]
@@ -438,7 +462,7 @@ async fn paths_and_metadata_that_smuggle_are_refused_before_the_channel() {
 async fn a_database_needs_a_grant_and_statements_are_held_to_the_limits() {
     let fake = Arc::new(Fake::default());
     let grants = Grants { databases: [DatabaseName::parse("people").unwrap()].into(), ..Grants::default() };
-    let limits = Limits { host_calls: 8, message: 100, ..Limits::default() };
+    let limits = Limits { host_calls: 10, message: 100, ..Limits::default() };
     let (effects, _) = effects(&fake, Policy { grants, limits, ..Policy::default() });
     let ask = |sql: &str| Ask { sql: sql.into(), ..Ask::default() };
     let denied = effects.query("other", ask("SELECT 1")).await.unwrap_err().to_string();
@@ -514,6 +538,8 @@ async fn what_a_plugin_uses_is_counted_over_all_its_reconciles() {
             "update ok 1"
         ]
     );
-    // Of {} three times and of m there, and of 12345; and {} back, each time.
-    assert_eq!(meter.bytes(), (2 + 2 + 2 + 1 + 5, 2 * 5));
+    // Of {} three times and of m there, of 12345 and of a statement; and {} back, each time.
+    assert_eq!(meter.bytes(), (2 + 2 + 2 + 1 + 5 + 8, 2 * 5));
+    // What is denied was called all the same.
+    assert_eq!(meter.host_calls(), 9 + 3 + 2);
 }

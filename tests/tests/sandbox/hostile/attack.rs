@@ -80,8 +80,8 @@ pub enum Expect {
     Load(String, String),
     /// The reconcile fails: the reason, and words of the error.
     Ends(String, String),
-    /// The guest gets an answer with these words, and reaches no port but for calls with that word; and something stands in the log.
-    Answers { answers: String, reaches: Option<String>, logs: Option<String> },
+    /// The guest gets an answer with these words and without those, and reaches no port but for calls with that word; and something stands in the log.
+    Answers { answers: String, hides: Vec<String>, reaches: Option<String>, logs: Option<String> },
     /// Nothing happens.
     Harmless,
 }
@@ -92,6 +92,8 @@ struct Written {
     load: Option<(String, String)>,
     ends: Option<(String, String)>,
     answers: Option<String>,
+    #[serde(default)]
+    hides: Vec<String>,
     reaches: Option<String>,
     logs: Option<String>,
     harmless: Option<bool>,
@@ -101,11 +103,11 @@ impl TryFrom<Written> for Expect {
     type Error = String;
 
     fn try_from(written: Written) -> Result<Self, String> {
-        let Written { load, ends, answers, reaches, logs, harmless } = written;
+        let Written { load, ends, answers, hides, reaches, logs, harmless } = written;
         match (load, ends, answers, harmless) {
             (Some((phase, words)), None, None, None) => Ok(Self::Load(phase, words)),
             (None, Some((reason, words)), None, None) => Ok(Self::Ends(reason, words)),
-            (None, None, Some(answers), None) => Ok(Self::Answers { answers, reaches, logs }),
+            (None, None, Some(answers), None) => Ok(Self::Answers { answers, hides, reaches, logs }),
             (None, None, None, Some(true)) => Ok(Self::Harmless),
             _ => Err("exactly one of load, ends, answers and harmless: true".to_owned()),
         }
@@ -120,6 +122,9 @@ impl Expect {
             Self::Load(phase, words) => format!("{phase}{}", code(words)),
             Self::Ends(reason, words) => format!("{reason}{}", code(words)),
             Self::Answers { logs: Some(words), .. } => format!("the log{}", code(words)),
+            Self::Answers { answers, hides, .. } if !hides.is_empty() => {
+                format!("an answer{}, without `{}`, which the log may say", code(answers), hides.join("`, `"))
+            }
             Self::Answers { answers, .. } => format!("an answer{}", code(answers)),
             Self::Harmless => "nothing".to_owned(),
         }

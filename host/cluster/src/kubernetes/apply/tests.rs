@@ -19,6 +19,6 @@ fn managers_are_read_out_of_causes_as_the_api_server_writes_them() {
         [("kubectl-client-side-apply".into(), ".spec.replicas".into()), ("operetta:q/c".into(), ".status".into())]
     );
     let own = |plugin: &str| FieldManager::of(&PluginName::parse(plugin).unwrap(), &"c".parse().unwrap());
-    assert!(other_plugins(&found, &own("p")).unwrap().contains("operetta:q/c owns .status"));
-    assert_eq!(other_plugins(&found, &own("q")), None);
+    assert_eq!(other_plugin(&found, &own("p")), Some(("operetta:q/c".into(), ".status".into())));
+    assert_eq!(other_plugin(&found, &own("q")), None);
 }
