@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     fs::File,
-    io::{Read, Seek, SeekFrom},
+    io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -259,8 +259,12 @@ impl AuditLog {
     /// begins and again when it ends, too.
     pub fn requests(&self, filter: &Filter) -> Result<Vec<Request>> {
         let read = || -> std::io::Result<String> {
-            let mut file = File::open(&self.path)?;
-            file.seek(SeekFrom::Start(filter.after.map_or(0, |position| position.0)))?;
+            let mut file = BufReader::new(File::open(&self.path)?);
+            if let Some(before) = filter.after.and_then(|position| position.0.checked_sub(1)) {
+                // The end may have been one in the middle of a line.
+                file.seek(SeekFrom::Start(before))?;
+                file.skip_until(b'\n')?;
+            }
             let mut text = String::new();
             file.read_to_string(&mut text)?;
             Ok(text)
@@ -299,5 +303,24 @@ impl AuditLog {
         })
         .await?;
         self.position()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_was_being_written_at_a_position_is_not_after_it_and_the_next_one_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = AuditLog::new(&directory.path().join("audit.log"));
+        std::fs::write(&log.path, "one\ntwo\n").unwrap();
+        let after = |position| log.requests(&Filter::all().after(Position(position)));
+        for within_or_behind_two in [5, 7, 8] {
+            assert!(after(within_or_behind_two).unwrap().is_empty());
+        }
+        for before_two in [1, 4] {
+            assert!(format!("{:#}", after(before_two).unwrap_err()).contains("event two"));
+        }
     }
 }
