@@ -96,12 +96,11 @@ fn main() -> Result<()> {
         }
         let launch = Launch::new(&built, &canned.kubeconfig(run.path())?).namespace(NAMESPACE).log_level("info");
         let host = launch.start(&run).await?;
-        let bench = Bench { built: &built, canned: Arc::new(canned), writes, host, changes: 0 };
+        let mut bench = Bench { built: &built, canned: Arc::new(canned), writes, host, changes: 0 };
         bench.start(NEIGHBOUR).await?;
         // Compiled once, so that no attack is measured beside its compiler.
         bench.start(ATTACKER).await?;
         bench.end(ATTACKER).await?;
-        let mut bench = bench;
         let attacks: Vec<_> = ATTACKS.into_iter().filter(|(_, act)| only.is_empty() || only.iter().any(|o| o == act)).collect();
         bench.turn().await?;
         let mut alone = Vec::new();

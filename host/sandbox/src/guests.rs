@@ -32,7 +32,7 @@ use thread_priority::{
 };
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use self::turns::{Id, Pace, Turns};
+use self::turns::{Id, Pace, Paces, Turns};
 use crate::meter::Meter;
 
 /// A guest ended without an output: it panicked in the host's code, or the host stops.
@@ -57,14 +57,14 @@ pub(crate) struct Share {
 
 struct Shared {
     state: Mutex<State>,
-    /// Threads of each kind that have nothing to do.
-    waiting: [Condvar; 2],
+    /// Where threads wait that have nothing to do.
+    waiting: Paces<Condvar>,
     alive: AtomicUsize,
 }
 
 struct State {
     turns: Turns<Guest>,
-    idle: [Idle; 2],
+    idle: Paces<Idle>,
     /// Whether a prompt thread wakes up by itself when a heavy component starves.
     watched: bool,
     closed: bool,
@@ -107,19 +107,19 @@ impl Guests {
         let shared =
             Arc::new(Shared { state: Mutex::new(state), waiting: Default::default(), alive: AtomicUsize::new(0) });
         // From here on the threads end with it, should one of them not start.
+        let handle = timers.handle().clone();
         let guests = Self { own: Arc::new(Share { id, shared: Arc::clone(&shared) }), shared, timers: Some(timers) };
         for _ in 0..cores {
-            guests.thread("guest", Pace::Prompt)?;
-            guests.thread("guest-patient", Pace::Patient)?;
+            guests.thread("guest", Pace::Prompt, handle.clone())?;
+            guests.thread("guest-patient", Pace::Patient, handle.clone())?;
         }
         Ok(guests)
     }
 
-    fn thread(&self, name: &str, pace: Pace) -> io::Result<()> {
-        let timers = self.timers.as_ref().map(|timers| timers.handle().clone());
+    fn thread(&self, name: &str, pace: Pace, timers: Handle) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let work = move || {
-            let _entered = timers.as_ref().map(Handle::enter);
+            let _entered = timers.enter();
             if pace == Pace::Patient {
                 be_patient();
             }
@@ -178,7 +178,8 @@ impl Guests {
             state.closed = true;
             state.turns.drain()
         };
-        self.shared.waiting.iter().for_each(Condvar::notify_all);
+        self.shared.waiting.prompt.notify_all();
+        self.shared.waiting.patient.notify_all();
         // Not under the lock: with a guest its component's share may go.
         drop(cut_off);
     }
@@ -218,22 +219,17 @@ fn schedule(guest: Guest) {
 }
 
 impl State {
-    fn idle(&mut self, pace: Pace) -> &mut Idle {
-        let [prompt, patient] = &mut self.idle;
-        if pace == Pace::Prompt { prompt } else { patient }
-    }
-
     /// Wakes a thread of each kind that has something to do.
     fn call(&mut self, shared: &Shared, now: Instant) {
-        let kinds = [Pace::Prompt, Pace::Patient].into_iter().zip(&mut self.idle).zip(&shared.waiting);
-        for ((pace, idle), waiting) in kinds {
+        for pace in [Pace::Prompt, Pace::Patient] {
+            let idle = self.idle.of_mut(pace);
             if idle.called == idle.waiting {
                 continue;
             }
-            let watch = pace == Pace::Prompt && !self.watched && self.turns.starving().is_some();
-            if watch || self.turns.has(pace, now) {
+            let watch = || pace == Pace::Prompt && !self.watched && self.turns.starving().is_some();
+            if self.turns.has(pace, now) || watch() {
                 idle.called += 1;
-                waiting.notify_one();
+                shared.waiting.of(pace).notify_one();
             }
         }
     }
@@ -264,21 +260,20 @@ impl Shared {
 
     /// Until something may have changed.
     fn wait<'a>(&'a self, pace: Pace, mut state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
-        let [prompt, patient] = &self.waiting;
+        let waiting = self.waiting.of(pace);
         let starving = if pace == Pace::Prompt && !state.watched { state.turns.starving() } else { None };
-        state.idle(pace).waiting += 1;
-        let condvar = if pace == Pace::Prompt { prompt } else { patient };
+        state.idle.of_mut(pace).waiting += 1;
         state = match starving {
             Some(at) => {
                 state.watched = true;
-                let waited = condvar.wait_timeout(state, at.saturating_duration_since(now));
+                let waited = waiting.wait_timeout(state, at.saturating_duration_since(now));
                 let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
                 state.watched = false;
                 state
             }
-            None => condvar.wait(state).unwrap_or_else(PoisonError::into_inner),
+            None => waiting.wait(state).unwrap_or_else(PoisonError::into_inner),
         };
-        let idle = state.idle(pace);
+        let idle = state.idle.of_mut(pace);
         idle.waiting -= 1;
         idle.called = idle.called.saturating_sub(1);
         state

@@ -27,6 +27,29 @@ pub(super) enum Pace {
     Patient,
 }
 
+/// One of something for each kind.
+#[derive(Default)]
+pub(super) struct Paces<T> {
+    pub prompt: T,
+    pub patient: T,
+}
+
+impl<T> Paces<T> {
+    pub fn of(&self, pace: Pace) -> &T {
+        match pace {
+            Pace::Prompt => &self.prompt,
+            Pace::Patient => &self.patient,
+        }
+    }
+
+    pub fn of_mut(&mut self, pace: Pace) -> &mut T {
+        match pace {
+            Pace::Prompt => &mut self.prompt,
+            Pace::Patient => &mut self.patient,
+        }
+    }
+}
+
 /// A component, for as long as it has a share.
 pub(super) type Id = usize;
 
@@ -43,9 +66,8 @@ struct Component<G> {
     ready: VecDeque<G>,
     /// None: it is not held to any rate.
     account: Option<Account>,
-    /// Of its guests, on threads of the kind.
-    prompt: usize,
-    patient: usize,
+    /// Its guests that compute.
+    computing: Paces<usize>,
     /// When it last had a turn, or began to wait for one.
     served: Instant,
 }
@@ -61,17 +83,10 @@ struct Account {
 impl<G> Component<G> {
     fn may_run(&self, pace: Pace, abreast: usize, now: Instant) -> bool {
         let Some(account) = &self.account else { return pace == Pace::Prompt };
-        let room = self.prompt + self.patient < abreast;
+        let room = self.computing.prompt + self.computing.patient < abreast;
         room && match pace {
             Pace::Patient => account.heavy,
             Pace::Prompt => !account.heavy || self.starves_at().is_some_and(|at| at <= now),
-        }
-    }
-
-    fn running(&mut self, pace: Pace) -> &mut usize {
-        match pace {
-            Pace::Prompt => &mut self.prompt,
-            Pace::Patient => &mut self.patient,
         }
     }
 
@@ -83,7 +98,7 @@ impl<G> Component<G> {
 
     /// When it will have had no turn for too long. None: it has one.
     fn starves_at(&self) -> Option<Instant> {
-        (self.prompt + self.patient == 0).then(|| self.served + STARVED)
+        (self.computing.prompt + self.computing.patient == 0).then(|| self.served + STARVED)
     }
 }
 
@@ -111,7 +126,7 @@ impl<G> Turns<G> {
     /// A component comes. One that is `trusted` is held to no rate.
     pub fn join(&mut self, trusted: bool, now: Instant) -> Id {
         let account = (!trusted).then(|| Account { left: nanos(SAVINGS), at: now, heavy: false });
-        self.components.insert(Component { ready: VecDeque::new(), account, prompt: 0, patient: 0, served: now })
+        self.components.insert(Component { ready: VecDeque::new(), account, computing: Paces::default(), served: now })
     }
 
     /// It goes; none of its guests is left.
@@ -147,7 +162,7 @@ impl<G> Turns<G> {
         let id = self.first(pace, now).and_then(|first| self.line.remove(first))?;
         let component = self.components.get_mut(id)?;
         let guest = component.ready.pop_front()?;
-        *component.running(pace) += 1;
+        *component.computing.of_mut(pace) += 1;
         if !component.ready.is_empty() {
             self.line.push_back(id);
         }
@@ -162,8 +177,8 @@ impl<G> Turns<G> {
     /// A guest computed for so long on such a thread, and waits, is ready again or has ended.
     pub fn done(&mut self, id: Id, pace: Pace, used: Duration, now: Instant) {
         if let Some(component) = self.components.get_mut(id) {
-            let running = component.running(pace);
-            *running = running.saturating_sub(1);
+            let computing = component.computing.of_mut(pace);
+            *computing = computing.saturating_sub(1);
             component.served = now;
             component.charge(used, now);
         }
