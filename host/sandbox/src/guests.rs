@@ -103,9 +103,9 @@ impl Guests {
         let timers = Builder::new_multi_thread().worker_threads(1).thread_name("guest-timers").enable_all().build()?;
         let mut turns = Turns::new(cores);
         let id = turns.join(true, Instant::now());
-        let state = State { turns, idle: Default::default(), watched: false, closed: false };
+        let state = State { turns, idle: Paces::default(), watched: false, closed: false };
         let shared =
-            Arc::new(Shared { state: Mutex::new(state), waiting: Default::default(), alive: AtomicUsize::new(0) });
+            Arc::new(Shared { state: Mutex::new(state), waiting: Paces::default(), alive: AtomicUsize::new(0) });
         // From here on the threads end with it, should one of them not start.
         let handle = timers.handle().clone();
         let guests = Self { own: Arc::new(Share { id, shared: Arc::clone(&shared) }), shared, timers: Some(timers) };
