@@ -283,6 +283,23 @@ mod tests {
     }
 
     #[test]
+    fn a_scope_within_another_is_what_lies_in_both() {
+        let some = |names: &[&str]| Scope::Namespaces(names.iter().map(|name| name.parse().unwrap()).collect());
+        let (host, plugin) = (some(&["a", "b"]), some(&["b", "c"]));
+        assert_eq!(host.intersection(&plugin), some(&["b"]));
+        assert_eq!(host.intersection(&some(&["c"])), some(&[]));
+        assert_eq!((host.intersection(&Scope::All), Scope::All.intersection(&host)), (host.clone(), host.clone()));
+        assert_eq!(Scope::All.intersection(&Scope::All), Scope::All);
+        let extents = |scope: &Scope| scope.extents().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(extents(&host), [" in namespace a", " in namespace b"]);
+        assert_eq!(extents(&Scope::All), [" in all namespaces"]);
+        assert_eq!(extents(&some(&[])), [""; 0]);
+        let within = |scope: &Scope| ["a", "c"].map(|name| scope.contains(Some(&name.parse().unwrap())));
+        assert_eq!((within(&host), host.contains(None)), ([true, false], false));
+        assert_eq!((within(&Scope::All), Scope::All.contains(None)), ([true, true], true));
+    }
+
+    #[test]
     fn an_extent_lies_within_its_namespace_its_name_and_everything() {
         let wider = |namespace, name| {
             let key = ObjectKey::parse(namespace, name).unwrap();

@@ -424,6 +424,31 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_lies_in_itself_once_it_is_there() {
+        let (namespaces, nodes) = (("", "namespaces"), ("", "nodes"));
+        for (verb, (group, resource), namespace, name, place) in [
+            (Verb::Get, namespaces, None, Some("a"), Some("a")),
+            (Verb::Delete, namespaces, None, Some("a"), Some("a")),
+            (Verb::List, namespaces, None, None, None),
+            (Verb::Create, namespaces, None, Some("a"), None),
+            (Verb::Get, nodes, None, Some("a"), None),
+            (Verb::Get, ("x.example.com", "namespaces"), None, Some("a"), None),
+            (Verb::Get, ("", "pods"), Some("b"), Some("a"), Some("b")),
+        ] {
+            let resource = &Resource::parse(group, "v1", resource).unwrap();
+            let namespace = namespace.map(|n| Namespace::parse(n).unwrap());
+            let name = name.map(|n| ObjectName::parse(n).unwrap());
+            let access =
+                Access { verb, resource, subresource: None, namespace: namespace.as_ref(), name: name.as_ref() };
+            assert_eq!(access.place(), place, "{}", access.words());
+            let here =
+                Rule { namespaces: place.iter().map(|p| p.parse().unwrap()).collect(), ..rule(&["*"], &["*"], &["*"]) };
+            let elsewhere = Rule { namespaces: vec!["elsewhere".parse().unwrap()], ..here.clone() };
+            assert!(here.allows(&access) && !elsewhere.allows(&access), "{}", access.words());
+        }
+    }
+
+    #[test]
     fn what_may_be_watched_is_all_of_a_kind_or_what_rules_name() {
         let a = Namespace::parse("a").unwrap();
         let watchable = |rules: Vec<Rule>, namespace: Option<&Namespace>| {

@@ -396,6 +396,78 @@ mod tests {
         }
     }
 
+    #[test]
+    fn each_kind_of_name_takes_just_what_it_is_made_of_and_no_more_than_its_length() {
+        type Takes = fn(&str) -> bool;
+        let a = |count| "a".repeat(count);
+        let long_domain = [a(63), a(63), a(63), a(61)].join(".");
+        let cases: [(&str, Takes, &[&str], &[&str]); 7] = [
+            (
+                "label",
+                |text| Namespace::parse(text).is_ok(),
+                &["a", "0", "a-0", &a(63)],
+                &["", "-a", "a-", "A", "a_b", "a.b", &a(64)],
+            ),
+            (
+                "domain",
+                |text| GroupName::parse(text).is_ok(),
+                &["a", "a.b-c.0", &long_domain],
+                &["", ".a", "a.", "a..b", "a.-b", "A.b", &a(64), &format!("{long_domain}a")],
+            ),
+            (
+                "object",
+                |text| ObjectName::parse(text).is_ok(),
+                &["system:node", "A_b", "...", "!~", &a(253)],
+                &["", ".", "..", "a/b", "a\\b", "a%b", "a?b", "a#b", "a b", "\u{7f}", "ä", &a(254)],
+            ),
+            (
+                "key",
+                |text| ConfigKey::parse(text).is_ok(),
+                &["a", "A_b.c-0", ".a", "a..b", &a(253)],
+                &["", ".", "..", "..a", "a/b", "a:b", "a b", "ä", &a(254)],
+            ),
+            (
+                "labels",
+                |text| LabelSelector::parse(text).is_ok(),
+                &["", "app=web,tier!=db", "a in (b, c),!x.example.com/d", "a>1,b<2", &a(4096)],
+                &["a;b", "a'b", "a\nb", "ä", &a(4097)],
+            ),
+            (
+                "fields",
+                |text| FieldSelector::parse(text).is_ok(),
+                &["", " ", "~", "metadata.name=a;b", &a(4096)],
+                &["\n", "\u{1f}", "\u{7f}", "ä", &a(4097)],
+            ),
+            (
+                "token",
+                |text| ContinueToken::parse(text).is_ok(),
+                &["a", "!~", &a(8192)],
+                &["", "a b", "\u{7f}", "ä", &a(8193)],
+            ),
+        ];
+        for (kind, takes, fine, refused) in cases {
+            for text in fine {
+                assert!(takes(text), "{kind}: {text:?}");
+            }
+            for text in refused {
+                assert!(!takes(text), "{kind}: {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_about_a_name_is_short_however_long_the_name_is() {
+        let error = ObjectName::parse(&"x".repeat(1 << 20)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{:?} is no name of an object: use 1 to 253", "x".repeat(80))), "{error}");
+    }
+
+    #[test]
+    fn an_account_is_named_as_the_api_server_names_it() {
+        let (namespace, name) = (Namespace::parse("n").unwrap(), AccountName::parse("a.b").unwrap());
+        let account = ServiceAccount { namespace, name };
+        assert_eq!((account.user().as_str(), account.to_string().as_str()), ("system:serviceaccount:n:a.b", "n/a.b"));
+    }
+
     /// What an attacker would write into a name.
     fn trick() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
@@ -493,15 +565,24 @@ mod tests {
         let plugin = PluginName::parse(&"p".repeat(63)).unwrap();
         let of = |c: &str| FieldManager::of(&plugin, &ControllerName::parse(c).unwrap());
         let (a, b) = (of(&format!("{}a", "c".repeat(62))), of(&format!("{}b", "c".repeat(62))));
-        assert!(a.as_str().len() <= 128);
+        for long in [&a, &b] {
+            assert_eq!(long.as_str().len(), 128);
+            assert!(long.as_str().starts_with(&format!("operetta:{plugin}/c")), "{long}");
+        }
         assert_ne!(a, b);
-        assert_eq!(of("x").as_str(), format!("operetta:{plugin}/x"));
+        for whole in ["x", &"c".repeat(55)] {
+            assert_eq!(of(whole).to_string(), format!("operetta:{plugin}/{whole}"));
+        }
+        assert!(FieldManager::is_plugin(a.as_str()) && !FieldManager::is_plugin("kubectl"));
     }
 
     #[test]
     fn a_digest_reads_what_it_writes() {
         let digest = Digest::of(b"abc");
         assert_eq!(Digest::parse(&digest.to_string()).unwrap(), digest);
+        assert_eq!(digest.to_string(), format!("sha256:{}", digest.hex()));
+        assert_eq!([String::from(digest), format!("{digest:?}")], [digest.to_string(), digest.to_string()]);
+        assert_eq!((digest.hex().len(), digest.short().as_str()), (64, "ba7816bf8f01"));
         assert!(Digest::parse("sha256:abc").is_err());
         assert!(Digest::parse(&digest.hex()).is_err());
     }

@@ -282,6 +282,9 @@ mod tests {
             assert_eq!(gate.is_parked(), number >= 6, "after {number}");
             if number == 6 {
                 let parked = Parked { traps: 7, objects: 4, why: "unreachable".into() };
+                let words = "the host had to stop its last 7 reconciles, of 4 objects; the last: unreachable";
+                assert_eq!(parked.to_string(), words);
+                assert!(Parked { objects: 1, ..parked.clone() }.to_string().contains("of 1 object;"));
                 assert_eq!(news, Some(News::Parked(parked)));
             } else {
                 assert_eq!(news, None, "said once");

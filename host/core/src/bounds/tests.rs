@@ -174,6 +174,11 @@ fn nobody_is_bound_who_is_the_plugin_itself() {
     assert_eq!(steps(r#"[{"op": "add", "path": "/subjects/-", "value": {"kind": "User", "name": "alice"}}]"#), "fine");
     assert_eq!(steps(r#"[{"op": "replace", "path": "/subjects/0/name", "value": "p"}]"#), "denied");
     assert_eq!(steps(r#"[{"op": "copy", "from": "/metadata", "path": "/subjects"}]"#), "denied");
+    // Roles bind nobody, and neither does what is only called like a binding.
+    for other in ["patch rbac.authorization.k8s.io clusterroles r", "patch x.example.com bindings n/b"] {
+        let copied = r#"[{"op": "copy", "from": "/metadata", "path": "/subjects"}]"#;
+        assert_eq!(judge(other, Change::Steps(copied)), "fine", "{other}");
+    }
     let own = r#"{"metadata": {"name": "operetta:p"}, "rules": []}"#;
     assert_eq!(judge("create rbac.authorization.k8s.io clusterroles -", Change::Object(own)), "denied");
     let account = |place: &str| {
@@ -199,7 +204,7 @@ fn no_secret_becomes_a_token_of_an_account_beside_its_own() {
 
 #[test]
 fn what_an_object_carries_is_nothing_new_and_the_rest_says_what_it_lacks() {
-    let access = "patch core configmaps n/c";
+    let access = "patch core configmaps/status n/c";
     let text = format!(r#"{{"metadata": {{"ownerReferences": [{OWNER}], "finalizers": ["g"]}}}}"#);
     let left = |there: &str| {
         let mut claims = asked(access, |access| bounds().claims(access, Change::Object(&text))).unwrap();
@@ -218,6 +223,8 @@ fn what_an_object_carries_is_nothing_new_and_the_rest_says_what_it_lacks() {
             denied.contains("with a new owner of kind Thing") && denied.contains("verbs: [\"delete\"]"),
             "{denied}"
         );
+        // Nobody deletes a part of an object.
+        assert!(denied.contains("resources: [\"configmaps\"]"), "{denied}");
     }
     let denied = left(&carried.replace("\"g\"", "\"other\"")).unwrap_err();
     assert!(denied.contains("with the finalizer g is refused") && denied.contains("Controller::finalizer"), "{denied}");

@@ -1,6 +1,6 @@
 //! Each limit is met once: the error says which it is, it is counted under its name, and what comes after goes on.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use tokio::time::advance;
 
@@ -11,6 +11,7 @@ use super::{
 use crate::{
     name::{ChannelName, DatabaseName},
     port::{GrpcStatus, Objection, Severity},
+    reconcile::Failure,
 };
 
 fn limited(fake: &Arc<Fake>, limits: Limits) -> Effects {
@@ -49,6 +50,32 @@ fn each_limit_has_a_name_of_its_own_and_says_where_it_is_set() {
     assert_eq!(exceeded.to_string(), "too much; limits.hostCalls in the Plugin document sets that limit");
     let fixed = Exceeded { limit: Limit::Stack, ..exceeded };
     assert_eq!(fixed.to_string(), "too much");
+    let all = [
+        Limit::Memory,
+        Limit::Tables,
+        Limit::Deadline,
+        Limit::Cpu,
+        Limit::Stack,
+        Limit::Concurrency,
+        Limit::HostCalls,
+        Limit::Handles,
+        Limit::Message,
+        Limit::GrpcMessage,
+        Limit::Waiting,
+        Limit::Traffic,
+        Limit::List,
+        Limit::Rows,
+        Limit::Streams,
+        Limit::EventRate,
+        Limit::WriteRate,
+        Limit::LogLines,
+        Limit::LogRate,
+        Limit::LogLine,
+    ];
+    let names: BTreeSet<_> = all.iter().map(ToString::to_string).collect();
+    assert_eq!(names.len(), all.len());
+    assert!(all.iter().all(|limit| names.contains(limit.label()) && !limit.label().is_empty()), "{names:?}");
+    assert!(Failure::Stack(String::new()).to_string().contains("its call stack of 512 KiB"));
 }
 
 #[tokio::test]

@@ -390,6 +390,36 @@ async fn what_a_plugin_made_it_may_apply_again_and_nothing_else_gets_an_owner_of
     fake.reached.lock().unwrap().clear();
     applied().await.unwrap();
     assert_eq!(*fake.reached.lock().unwrap(), ["patch"], "nothing is read for it");
+    // It is the object that goes with its owner, whichever part of it the write is about.
+    let status = async |deletes: &str| {
+        let rule = |resource: &str, verb: &str| Rule {
+            resources: vec![resource.into()],
+            verbs: vec![verb.into()],
+            ..rules(&[]).rules.iter().next().unwrap().clone()
+        };
+        let rules = vec![rule("pods/status", "patch"), rule(deletes, "delete")].into();
+        policy.store(Arc::new(Policy { grants: Grants { rules, ..Grants::default() }, ..Policy::default() }));
+        effects.patch(&pods(), &key(), Some(&"status".parse().unwrap()), Patch::Merge(owned())).await
+    };
+    assert!(status("pods").await.is_ok());
+    assert!(matches!(status("pods/status").await, Err(ApiError::Denied(_))));
+}
+
+#[tokio::test]
+async fn what_writes_did_is_told_of_the_first_and_of_none_that_changed_nothing() {
+    let written = async |free: bool, writes: usize| {
+        let fake = Arc::new(Fake { exists: true, free, ..Fake::default() });
+        let (effects, _) = effects(&fake, Policy { grants: rules(&["patch"]), ..Policy::default() });
+        for _ in 0..writes {
+            effects.patch(&pods(), &key(), None, Patch::Merge("{}".into())).await.unwrap();
+        }
+        let steps = effects.steps();
+        assert!(steps.iter().all(|step| step.key == key() && step.resource == pods()));
+        steps.len()
+    };
+    assert_eq!(written(false, MOST_STEPS - 1).await, MOST_STEPS - 1);
+    assert_eq!(written(false, MOST_STEPS + 1).await, MOST_STEPS);
+    assert_eq!(written(true, 3).await, 0);
 }
 
 #[tokio::test]
