@@ -93,7 +93,7 @@ pub(crate) async fn can_i(args: CanIArgs) -> anyhow::Result<()> {
             table::rows(&client, &plugin.spec, &plugin.account).await.map_err(|fault| unasked(&plugin, fault))?;
         return print(&match args.output.output {
             Some(format) => format.render(&rows)?,
-            None => table::text(&rows),
+            None => table::text(&rows, &plugin.host_namespace),
         });
     }
     let answer = match args.request.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {

@@ -4,7 +4,7 @@
 //! **It checks nothing, merges where it should apply and knows no managed fields**: what the host may rely on is shown on a real API server.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     convert::Infallible,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -26,8 +26,8 @@ use serde_json::{Value, json};
 
 /// The most that a request may have.
 const LARGEST: usize = 16 << 20;
-/// Changes that are kept for watches that begin after them.
-const HISTORY: usize = 10_000;
+/// Changes that are kept for watches that begin after them, in bytes: tests measure the memory of the process that it is in.
+const HISTORY: usize = 1 << 20;
 
 /// A kind that it serves; all of them live in namespaces.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +70,9 @@ struct Store {
     /// By the path of the object.
     objects: BTreeMap<String, Value>,
     /// Version, path of the object, and the watch's line.
-    history: std::collections::VecDeque<(u64, String, Bytes)>,
+    history: VecDeque<(u64, String, Bytes)>,
+    /// Of the lines of the history.
+    bytes: usize,
     watches: Vec<(Place, mpsc::UnboundedSender<Bytes>)>,
     /// By the path of the object, what is answered to whoever asks for it: status and text.
     lies: BTreeMap<String, (u16, String)>,
@@ -153,9 +155,11 @@ impl Store {
     fn tell(&mut self, path: &str, kind: &str, object: &Value) {
         let line = Bytes::from(format!("{}\n", json!({"type": kind, "object": object})));
         self.watches.retain(|(place, watch)| !place.has(path) || watch.unbounded_send(line.clone()).is_ok());
+        self.bytes += line.len();
         self.history.push_back((self.version, path.to_owned(), line));
-        if self.history.len() > HISTORY {
-            self.history.pop_front();
+        while self.bytes > HISTORY {
+            let Some((.., line)) = self.history.pop_front() else { break };
+            self.bytes -= line.len();
         }
     }
 }

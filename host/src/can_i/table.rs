@@ -117,8 +117,8 @@ fn places(spec: &PluginSpec) -> BTreeMap<Place, Vec<Verb>> {
     places
 }
 
-/// For people.
-pub(super) fn text(rows: &[Row]) -> String {
+/// For people. `host` is where the host runs, which no rule for all namespaces means.
+pub(super) fn text(rows: &[Row], host: &Namespace) -> String {
     let list = |items: &[String]| if items.is_empty() { "*".to_owned() } else { items.join(",") };
     let mut lines = vec![["MAY", "NAMESPACE", "NAMES", "VERBS", "CLUSTER"].map(str::to_owned)];
     for row in rows {
@@ -144,7 +144,11 @@ pub(super) fn text(rows: &[Row]) -> String {
         let text = format!("{what:<a$}  {namespace:<b$}  {names:<c$}  {verbs:<d$}  {cluster}");
         format!("{}\n", text.trim_end())
     };
-    lines.iter().map(line).collect()
+    let mut text: String = lines.iter().map(line).collect();
+    if lines.iter().any(|[_, namespace, ..]| namespace == "*") {
+        text.push_str(&format!("\nNAMESPACE * is all but {host}, the host's own.\n"));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -193,7 +197,10 @@ grants:
             configmaps               *          *      get,list  yes
             deployments.apps/status  a          *      patch     not patch
             channel store                              call
+
+            NAMESPACE * is all but operetta-system, the host's own.
         "]]
-        .assert_eq(&text(&rows));
+        .assert_eq(&text(&rows, &Namespace::parse("operetta-system").unwrap()));
+        assert!(!text(&rows[1..], &Namespace::parse("operetta-system").unwrap()).contains("operetta-system"));
     }
 }

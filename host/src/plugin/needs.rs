@@ -1,6 +1,6 @@
 //! What a plugin must be granted to start: its controllers list and watch their kinds, or objects of them that rules name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use operetta_core::{
     cache::Scope,
@@ -12,7 +12,8 @@ use operetta_core::{
 use super::{Phase, Problem};
 use crate::controller::Extents;
 
-/// How much of each kind its controllers will watch. Something of it must be granted in each namespace; the missing rules are told all at once, ready to paste.
+/// How much of each kind its controllers will watch. Something of it must be granted in each namespace; for a plugin that works in all of them, in all or in some that rules
+/// name. The missing rules are told all at once, ready to paste.
 pub(crate) fn check(
     plugin: &PluginName,
     is_object: bool,
@@ -29,11 +30,15 @@ pub(crate) fn check(
         }
         Scope::Namespaces(set) => set.iter().map(Some).collect(),
     };
+    let named: BTreeSet<_> = grants.rules.iter().flat_map(|rule| &rule.namespaces).collect();
     let (mut extents, mut missing) = (Extents::new(), BTreeMap::new());
     for resource in manifest.controllers.iter().flat_map(|controller| controller.kinds()) {
         let mut all = Vec::new();
         for namespace in &places {
-            let watchable = grants.watchable(resource, *namespace);
+            let mut watchable = grants.watchable(resource, *namespace);
+            if watchable.is_empty() && namespace.is_none() {
+                watchable = named.iter().flat_map(|namespace| grants.watchable(resource, Some(namespace))).collect();
+            }
             if !watchable.is_empty() {
                 all.extend(watchable);
                 continue;

@@ -66,3 +66,39 @@ async fn a_kind_that_is_granted_by_name_is_watched_by_name_and_a_change_of_the_n
     seat.put(&owner, &spec(&["none/such"]));
     seat.problem("list parts of group x.example.com in namespace n").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_of_all_namespaces_watches_a_kind_where_rules_grant_it() {
+    let stage = Stage::new();
+    stage.world.apply(&things(), "a");
+    let owner = component("1", |manifest| {
+        manifest["controllers"][0]["owns"] = json!([{"group": "x.example.com", "version": "v1", "resource": "parts"}]);
+    });
+    let spec = |parts: Value| {
+        let mut parts = parts;
+        (parts["apiGroups"], parts["resources"], parts["verbs"]) =
+            (json!(["x.example.com"]), json!(["parts"]), json!(["*"]));
+        let things = json!({"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": ["*"]});
+        json!({"grants": {"rules": [things, parts]}})
+    };
+    let watched = || stage.world.watches().into_iter().find(|(_, kind, _)| kind == "parts").unwrap().2;
+    let all_of = |namespace| Extent { namespace: Some(Namespace::parse(namespace).unwrap()), name: None };
+
+    let mut seat = stage.plug("demo", &owner, &spec(json!({"namespaces": ["n", "m"]})));
+    seat.runs("1").await;
+    stage.runs.count(1).await;
+    assert_eq!(watched(), [all_of("m"), all_of("n")]);
+    stage.runs.clear();
+    stage.world.apply_owned("p", "a");
+    stage.runs.count(1).await;
+
+    stage.runs.clear();
+    seat.put(&owner, &spec(json!({"namespaces": ["n"], "resourceNames": ["p"]})));
+    stage.runs.count(1).await;
+    seat.runs("1").await;
+    assert_eq!(watched(), [Extent::from(&key("p"))]);
+
+    // Where no rule names a namespace either, the whole kind is what is missing.
+    seat.put(&owner, &spec(json!({"resourceNames": ["none/such"]})));
+    seat.problem("list parts of group x.example.com in all namespaces").await;
+}
