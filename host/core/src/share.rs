@@ -245,6 +245,40 @@ mod tests {
         let _held = more.await;
     }
 
+    #[test]
+    fn places_are_kept_for_plugins_that_are_there_and_for_no_others() {
+        let places = Places::new(64);
+        let gone = tenant(&places, "gone");
+        let its_last = greedy(&gone).pop();
+        drop(gone);
+        let busy = tenant(&places, "busy");
+        assert_eq!(greedy(&busy).len(), 63 - 16, "a quarter is left for one that may come, and nothing for the other");
+        drop(its_last);
+
+        let places = Places::new(4);
+        let (busy, idle) = (tenant(&places, "busy"), tenant(&places, "idle"));
+        let held = greedy(&busy);
+        let mut more = Box::pin(busy.place());
+        assert!(held.len() == 2 && (&mut more).now_or_never().is_none());
+        drop(idle);
+        assert!(more.now_or_never().is_some(), "what was kept for it is given to who waits");
+    }
+
+    #[test]
+    fn a_plugin_is_forgotten_with_its_last_place_and_no_sooner() {
+        let places = Places::new(8);
+        let known = || places.state().plugins.len();
+        let (one, other) = (tenant(&places, "p"), tenant(&places, "p"));
+        drop(greedy(&one));
+        drop(one);
+        assert_eq!(known(), 1, "it is there, and idle");
+        let held = greedy(&other);
+        drop(other);
+        assert_eq!(known(), 1, "it has gone, and its reconciles have not ended");
+        drop(held);
+        assert_eq!(known(), 0);
+    }
+
     #[tokio::test]
     async fn one_that_waits_no_more_takes_nothing() {
         let places = Places::new(1);

@@ -128,7 +128,8 @@ impl From<&SqlError> for Ending {
             SqlError::Invalid(_) => Self::Invalid,
             SqlError::TooLarge(_) => Self::TooLarge,
             SqlError::Timeout(_) => Self::Timeout,
-            _ => Self::Error,
+            SqlError::Unavailable(_) => Self::Unavailable,
+            SqlError::Database { .. } | SqlError::Unsupported(_) => Self::Error,
         }
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Fake {
     pub denied: Mutex<Vec<String>>,
     pub exceeded: Mutex<Vec<Limit>>,
     pub logged: Mutex<Vec<(String, String)>>,
+    /// What transactions were told.
+    pub noted: Arc<Mutex<Vec<String>>>,
     pub exists: bool,
     /// Whether writes would change nothing.
     pub free: bool,
@@ -160,7 +162,42 @@ impl Databases for Fake {
         deadline: Duration,
     ) -> Result<Box<dyn Transaction>, SqlError> {
         self.note(&format!("begin {isolation:?} {deadline:?}"));
-        Err(SqlError::Timeout("busy".into()))
+        match isolation {
+            Isolation::Serializable => Err(SqlError::Timeout("busy".into())),
+            _ => Ok(Box::new(Begun(self.noted.clone()))),
+        }
+    }
+}
+
+/// A transaction that answers a row of 16 bytes and says what it is told to do.
+struct Begun(Arc<Mutex<Vec<String>>>);
+
+impl Begun {
+    fn note(&self, what: &str) {
+        self.0.lock().unwrap().push(what.to_owned());
+    }
+}
+
+#[async_trait]
+impl Transaction for Begun {
+    async fn query(&self, statement: SqlStatement) -> Result<SqlRows, SqlError> {
+        self.note(&statement.sql);
+        match statement.sql.as_str() {
+            "too many" => Err(SqlError::TooLarge("rows".into())),
+            _ => Ok(SqlRows { columns: vec!["a".into()], rows: vec![vec![SqlValue::Text("12345678".into())]] }),
+        }
+    }
+    async fn execute(&self, statement: SqlStatement) -> Result<u64, SqlError> {
+        self.note(&statement.sql);
+        Ok(7)
+    }
+    async fn commit(&self) -> Result<(), SqlError> {
+        self.note("commit");
+        Ok(())
+    }
+    async fn rollback(&self) -> Result<(), SqlError> {
+        self.note("rollback");
+        Err(SqlError::Unavailable("gone".into()))
     }
 }
 
@@ -525,6 +562,84 @@ async fn a_database_needs_a_grant_and_statements_are_held_to_the_limits() {
     );
     effects.count_sql(0).unwrap();
     assert!(matches!(effects.query("people", ask("SELECT 3")).await, Err(SqlError::TooLarge(_))));
+}
+
+#[tokio::test]
+async fn what_a_transaction_is_told_reaches_it_and_what_it_answers_is_held_to_the_limits() {
+    let fake = Arc::new(Fake::default());
+    let grants = Grants { databases: [DatabaseName::parse("people").unwrap()].into(), ..Grants::default() };
+    let limits = Limits { traffic: 16 + 2 * 8, ..Limits::default() };
+    let (effects, _) = effects(&fake, Policy { grants, limits, ..Policy::default() });
+    let statement = |sql: &str| effects.statement(Ask { sql: sql.into(), ..Ask::default() }).unwrap();
+    let (query, execute) = (statement("SELECT 1"), statement("DELETE 1"));
+    let begun = effects.begin("people", Isolation::default(), None).await.unwrap();
+    assert_eq!(begun.query(query.clone()).await.unwrap().rows.len(), 1);
+    assert_eq!(begun.execute(execute).await, Ok(7));
+    begun.commit().await.unwrap();
+    assert_eq!(begun.rollback().await, Err(SqlError::Unavailable("gone".into())));
+    assert_eq!(*fake.noted.lock().unwrap(), ["SELECT 1", "DELETE 1", "commit", "rollback"]);
+    assert_eq!(*fake.exceeded.lock().unwrap(), []);
+    // Its bytes count, and it knows itself how many rows are too many.
+    assert!(begun.query(query.clone()).await.unwrap_err().to_string().contains("limits.trafficMiB"));
+    let many = SqlStatement { sql: "too many".into(), ..query };
+    assert_eq!(begun.query(many).await, Err(SqlError::TooLarge("rows".into())));
+    assert_eq!(*fake.exceeded.lock().unwrap(), [Limit::Traffic, Limit::Rows]);
+}
+
+#[tokio::test]
+async fn a_statement_is_as_long_as_an_argument_and_has_as_many_parameters_as_the_protocol_takes() {
+    let limits = Limits { message: 27, rows: 20_000, ..Limits::default() };
+    let (short, _) = effects(&Arc::new(Fake::default()), Policy { limits, ..Policy::default() });
+    let (long, _) = effects(&Arc::new(Fake::default()), Policy::default());
+    let ask = |parameters| Ask { sql: "SELECT 1".into(), parameters, max_rows: Some(10_000), deadline: None };
+    let text = |length| vec![SqlValue::Text("x".repeat(length))];
+    assert_eq!(short.statement(ask(text(11))).unwrap().max_rows, 10_000);
+    assert!(matches!(short.statement(ask(text(12))), Err(SqlError::TooLarge(_))));
+    let nulls = |count| vec![SqlValue::Null; count];
+    assert_eq!(long.statement(ask(nulls(65_535))).unwrap().parameters.len(), 65_535);
+    let error = long.statement(ask(nulls(65_536))).unwrap_err();
+    assert!(matches!(&error, SqlError::Invalid(why) if why.contains("65536 parameters")), "{error}");
+}
+
+#[test]
+fn each_end_of_a_call_is_counted_under_its_own_word() {
+    let text = String::new;
+    let grpc = |code| Ending::from(&GrpcStatus::of(code, ""));
+    let objected = |objection| Ending::from(&GrpcStatus { objection: Some(objection), ..GrpcStatus::of(5, "") });
+    let database = SqlError::Database { sqlstate: text(), message: text(), more: vec![] };
+    for (endings, word) in [
+        (vec![Ending::from(&ApiError::NotFound(text())), grpc(5)], "not_found"),
+        (vec![Ending::from(&ApiError::AlreadyExists(text())), grpc(6)], "already_exists"),
+        (vec![Ending::from(&ApiError::Conflict(text()))], "conflict"),
+        (vec![Ending::from(&ApiError::Invalid(text())), grpc(3), Ending::from(&SqlError::Invalid(text()))], "invalid"),
+        (vec![Ending::from(&ApiError::Forbidden(text())), grpc(7), grpc(16)], "forbidden"),
+        (
+            vec![
+                Ending::from(&ApiError::Denied(text())),
+                objected(Objection::Denied),
+                Ending::from(&SqlError::Denied(text())),
+            ],
+            "denied",
+        ),
+        (vec![Ending::from(&ApiError::Gone(text()))], "gone"),
+        (vec![Ending::from(&ApiError::TooManyRequests(None))], "too_many_requests"),
+        (
+            vec![Ending::from(&ApiError::Unavailable(text())), grpc(14), Ending::from(&SqlError::Unavailable(text()))],
+            "unavailable",
+        ),
+        (vec![Ending::from(&ApiError::Timeout(text())), grpc(4), Ending::from(&SqlError::Timeout(text()))], "timeout"),
+        (
+            vec![
+                Ending::from(&ApiError::TooLarge(text())),
+                objected(Objection::Limit(Limit::GrpcMessage)),
+                Ending::from(&SqlError::TooLarge(text())),
+            ],
+            "too_large",
+        ),
+        (vec![grpc(2), grpc(8), Ending::from(&database), Ending::from(&SqlError::Unsupported(text()))], "error"),
+    ] {
+        assert!(endings.iter().all(|ending| ending.label() == word), "{word}: {endings:?}");
+    }
 }
 
 #[tokio::test]
