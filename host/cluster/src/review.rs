@@ -70,3 +70,49 @@ impl<'a> Question<'a> {
         Ok(answer.pointer("/status/allowed").and_then(Value::as_bool) == Some(true))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use operetta_core::{grant::Verb, name::Namespace, resource::Resource};
+
+    use super::*;
+    use crate::testing::{FakeApi, actor};
+
+    #[tokio::test]
+    async fn all_of_an_access_is_asked_for_whoever_asks_or_for_an_account_as_the_api_server_sees_it() {
+        let api = FakeApi::new(|sent| {
+            let allowed = sent.path.contains("/self");
+            sent.path.ends_with("accessreviews").then(|| (201, json!({"status": {"allowed": allowed}})))
+        });
+        let resource = Resource::parse("x.example.com", "v1", "things").unwrap();
+        let (part, namespace) = (Subresource::parse("status").unwrap(), Namespace::parse("n").unwrap());
+        let name = ObjectName::parse("a").unwrap();
+        let access = Access {
+            verb: Verb::Patch,
+            resource: &resource,
+            subresource: Some(&part),
+            namespace: Some(&namespace),
+            name: Some(&name),
+        };
+        let account = actor("p").account;
+        assert!(Question::of(&access).ask(&api.client(), None).await.unwrap());
+        assert!(!Question::of(&access).ask(&api.client(), Some(&account)).await.unwrap());
+        let sent = api.sent();
+        let specs: Vec<Value> =
+            sent.iter().map(|sent| serde_json::from_str::<Value>(&sent.body).unwrap()["spec"].take()).collect();
+        let attributes = json!({
+            "verb": "patch", "group": "x.example.com", "resource": "things", "subresource": "status", "namespace": "n", "name": "a",
+        });
+        let groups =
+            json!(["system:serviceaccounts", "system:serviceaccounts:operetta-plugins", "system:authenticated"]);
+        assert_eq!(
+            specs,
+            [
+                json!({"resourceAttributes": attributes}),
+                json!({"resourceAttributes": attributes, "groups": groups, "user": "system:serviceaccount:operetta-plugins:p"}),
+            ]
+        );
+        let paths: Vec<_> = sent.iter().map(|sent| sent.path.rsplit('/').next().unwrap()).collect();
+        assert_eq!(paths, ["selfsubjectaccessreviews", "subjectaccessreviews"]);
+    }
+}

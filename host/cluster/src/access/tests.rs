@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     identity::Impersonation,
-    testing::{FakeApi, actor, namespace},
+    testing::{FakeApi, actor, namespace, things},
 };
 
 #[tokio::test(start_paused = true)]
@@ -49,22 +49,39 @@ async fn a_yes_for_one_object_is_none_for_another_and_none_for_all() {
     let api = FakeApi::new(|sent| {
         let asked: Value = serde_json::from_str(&sent.body).unwrap_or_default();
         let attributes = &asked["spec"]["resourceAttributes"];
-        let yes = attributes["name"] == "a" || attributes["verb"] == "impersonate";
+        let (group, kind) = (&attributes["group"], &attributes["resource"]);
+        let yes = attributes["name"] == "a" && group == "x.example.com" && kind == "things";
         sent.path.ends_with("selfsubjectaccessreviews").then(|| (201, json!({"status": {"allowed": yes}})))
     });
     let access = Access::new(Arc::new(Impersonation::new(api.client())));
-    let pods = Resource::parse("", "v1", "pods").unwrap();
-    let check = async |name: Option<&str>| {
+    let check = async |namespaced: bool, name: Option<&str>| {
         let name = name.map(|name| ObjectName::parse(name).unwrap());
-        let extent = Extent { namespace: Some(namespace("n")), name };
-        access.check(Whose::Account, &actor("p"), &pods, &extent).await
+        let extent = Extent { namespace: namespaced.then(|| namespace("n")), name };
+        match access.check(Whose::Account, &actor("p"), &things(), &extent).await {
+            Err(Refusal::Lacks(why)) => why,
+            other => format!("{other:?}"),
+        }
     };
-    check(Some("a")).await.unwrap();
-    let Err(Refusal::Lacks(why)) = check(Some("b")).await else { panic!() };
-    assert!(why.contains("may not list pods named b in namespace n"), "{why}");
-    assert!(
-        why.contains(r#"{apiGroups: [""], resources: ["pods"], resourceNames: ["b"], verbs: [list, watch]}"#),
-        "{why}"
+    assert_eq!(check(true, Some("a")).await, "Ok(())");
+    let account = "service account operetta-plugins/p";
+    let install = "run `operetta install` for the plugin, or add to a";
+    assert_eq!(
+        check(true, Some("b")).await,
+        format!(
+            "{account} may not list things of group x.example.com named b in namespace n; {install} Role of the account: \
+             {{apiGroups: [\"x.example.com\"], resources: [\"things\"], resourceNames: [\"b\"], verbs: [list, watch]}}"
+        )
     );
-    assert!(matches!(check(None).await, Err(Refusal::Lacks(_))));
+    assert_eq!(
+        check(false, None).await,
+        format!(
+            "{account} may not list things of group x.example.com in all namespaces; {install} ClusterRole of the account: \
+             {{apiGroups: [\"x.example.com\"], resources: [\"things\"], verbs: [list, watch]}}"
+        )
+    );
+    let pods = Resource::parse("", "v1", "pods").unwrap();
+    let Err(Refusal::Lacks(why)) = access.check(Whose::Account, &actor("p"), &pods, &Extent::default()).await else {
+        panic!()
+    };
+    assert!(why.contains(" may not list pods in all namespaces; "), "{why}");
 }

@@ -41,6 +41,52 @@ async fn an_account_is_looked_up_once_in_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_nobody_uses_is_dropped_and_no_other() {
+    let api = FakeApi::new(|_| None);
+    let identity = Impersonation::new(api.client());
+    let held = || {
+        let clients = identity.clients.lock().unwrap();
+        let mut names: Vec<_> = clients.keys().map(|actor| actor.plugin.to_string()).collect();
+        names.sort();
+        names
+    };
+    let half = KEPT_FOR / 2;
+    identity.client(&actor("idle")).await.unwrap();
+    tokio::time::advance(half).await;
+    identity.client(&actor("busy")).await.unwrap();
+    assert_eq!(held(), ["busy", "idle"]);
+    tokio::time::advance(half).await;
+    identity.client(&actor("new")).await.unwrap();
+    assert_eq!(held(), ["busy", "new"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_host_may_do_as_an_account_is_asked_for_that_account_and_once_in_a_while() {
+    let api = FakeApi::new(|_| None);
+    let identity = Impersonation::new(api.client());
+    identity.client(&actor("p")).await.unwrap();
+    let pods = Resource::parse("", "v1", "pods").unwrap();
+    let asked = Asked { verb: Verb::List, resource: &pods, extent: &Extent::default() };
+    let questions = || -> Vec<Value> {
+        let reviews = api.sent().into_iter().filter(|sent| sent.path.ends_with("selfsubjectaccessreviews"));
+        reviews
+            .map(|sent| serde_json::from_str::<Value>(&sent.body).unwrap()["spec"]["resourceAttributes"].take())
+            .collect()
+    };
+    for _ in 0..3 {
+        identity.check_host(&actor("p"), &asked).await.unwrap();
+    }
+    let becoming = json!({
+        "verb": "impersonate", "group": "", "resource": "serviceaccounts", "subresource": "",
+        "namespace": "operetta-plugins", "name": "p",
+    });
+    assert_eq!(questions(), [becoming]);
+    tokio::time::advance(BELIEVED_FOR).await;
+    identity.check_host(&actor("p"), &asked).await.unwrap();
+    assert_eq!(questions().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn expired_credentials_of_the_host_say_nothing_about_the_account() {
     let api = FakeApi::new(|_| Some(status(401, "Unauthorized", "expired", &json!({}))));
     assert!(matches!(Impersonation::new(api.client()).client(&actor("p")).await, Err(ApiError::Unavailable(_))));

@@ -219,11 +219,19 @@ fn an_item_is_matched_by_all_of_its_keys() {
 }
 
 #[test]
+fn an_item_that_is_owned_twice_does_not_stand_for_another() {
+    let of = |items: Value| json!({"apiVersion": "apps/v1", "kind": "X", "spec": {"l": items}});
+    let twice = own(json!({"f:spec": {"f:l": {"v:1": {}, "v:1.0": {}}}}));
+    assert!(!noop(&of(json!([1, 2])), &twice, &of(json!([1, 2]))));
+}
+
+#[test]
 fn numbers_are_equal_as_numbers() {
     let of = |n: Value| json!({"apiVersion": "apps/v1", "kind": "X", "spec": {"n": n}});
     let fields = || own(json!({"f:spec": {"f:n": {}}}));
     assert!(noop(&of(json!(1)), &fields(), &of(json!(1.0))));
-    assert!(noop(&of(json!({"deep": [1.5]})), &fields(), &of(json!({"deep": [1.5]}))));
+    assert!(noop(&of(json!({"deep": [1.5, 2]})), &fields(), &of(json!({"deep": [1.5, 2.0]}))));
+    assert!(noop(&of(json!([[2]])), &fields(), &of(json!([[2.0]]))));
     assert!(!noop(&of(json!(1)), &fields(), &of(json!(1.1))));
     assert!(!noop(&of(json!(9_007_199_254_740_993_i64)), &fields(), &of(json!(9_007_199_254_740_992.0))));
     assert!(!noop(&of(json!("1")), &fields(), &of(json!(1))));

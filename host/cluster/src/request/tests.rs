@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::testing::FakeApi;
 
 fn answer(code: u16, reason: &str) -> Fault {
     let status = Status { reason: reason.to_owned(), message: "m".to_owned(), code, ..Status::default() };
@@ -48,6 +49,44 @@ fn each_status_has_its_case_and_says_what_failed() {
     assert!(matches!(Fault::TooLarge.into_api_error("get x"), ApiError::TooLarge(_)));
     assert!(Fault::Lost(String::new()).outcome_unknown() && Fault::Timeout.outcome_unknown());
     assert!(!Fault::Unreachable(String::new()).outcome_unknown());
+}
+
+#[test]
+fn a_host_that_was_not_installed_for_this_is_told_so() {
+    let said = |code| {
+        let Fault::Answer { reason, status, retry_after, .. } = answer(code, "") else { panic!() };
+        let message = "cannot impersonate-on:serviceaccount:get".to_owned();
+        Fault::Answer { code, reason, message, status, retry_after }.into_api_error("get x").to_string()
+    };
+    assert!(
+        said(403).contains("; as a plugin the host may do only what was installed with it: run `operetta install`")
+    );
+    assert!(!said(404).contains("operetta install"));
+}
+
+#[test]
+fn an_error_says_each_of_its_causes_once() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Layer(&'static str, #[source] Option<Box<Layer>>);
+    let under = |text, below: Layer| Layer(text, Some(Box::new(below)));
+    assert_eq!(chain(&under("a", under("b of c", Layer("c", None)))), "a: b of c");
+    assert_eq!(chain(&under("a", under("b", Layer("c", None)))), "a: b: c");
+}
+
+#[tokio::test]
+async fn a_server_is_as_old_as_it_says() {
+    for (major, minor, expected) in [
+        ("1", "35", true),
+        ("1", "36", true),
+        ("1", "35+", true),
+        ("1", "34", false),
+        ("1", "", false),
+        ("2", "35", false),
+    ] {
+        let api = FakeApi::new(move |_| Some((200, json!({"major": major, "minor": minor}))));
+        assert_eq!(is_at_least(&api.client(), 35).await.unwrap(), expected, "{major}.{minor}");
+    }
 }
 
 #[test]
