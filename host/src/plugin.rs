@@ -195,7 +195,7 @@ pub struct Plugin {
     /// The incarnation of its Plugin that the host no longer keeps.
     let_go: Option<String>,
     /// Told when a kind becomes free.
-    freed: watch::Receiver<u64>,
+    freed: watch::Receiver<()>,
 }
 
 struct Running {

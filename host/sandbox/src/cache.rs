@@ -292,3 +292,29 @@ impl Hasher for StableHasher {
         0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_for_one_sort_of_engine() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |fuel: bool| {
+            let engine = Engine::new(wasmtime::Config::new().consume_fuel(fuel)).unwrap();
+            let cache = Cache::open(&engine, &folder.path().join("cache"), &folder.path().join("key")).unwrap();
+            cache.path(&Digest::of(b"a component"))
+        };
+        assert_eq!(path(true), path(true));
+        assert_ne!(path(true), path(false));
+    }
+
+    #[test]
+    fn a_key_is_just_as_long_as_a_key() {
+        for (length, fits) in [(LEN - 1, false), (LEN, true), (LEN + 1, false)] {
+            let file = NamedTempFile::new().unwrap();
+            fs::write(file.path(), vec![7; length]).unwrap();
+            assert_eq!(read_key(file.path()).is_ok(), fits, "{length}");
+        }
+    }
+}

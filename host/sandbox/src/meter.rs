@@ -52,8 +52,12 @@ pub(crate) struct Meter {
 impl Meter {
     /// Up to `budget` of CPU time.
     pub fn new(budget: Duration) -> Arc<Self> {
-        let budget = u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX);
-        Arc::new(Self { budget, spent: AtomicU64::new(0), since: AtomicU64::new(0), memory: AtomicUsize::new(0) })
+        Arc::new(Self {
+            budget: nanos(budget),
+            spent: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            memory: AtomicUsize::new(0),
+        })
     }
 
     /// CPU time used so far, without the poll that runs now.
@@ -109,9 +113,12 @@ impl ResourceLimiter for Memory {
     }
 }
 
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn thread_nanos() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).map_or(0, nanos)
 }
 
 /// Runs `future` on the account of `meter`; an error when the budget was used up.
@@ -139,5 +146,46 @@ impl<F: Future> Future for Metered<F> {
             Poll::Pending if total > self.meter.budget => Poll::Ready(Err(CpuLimit)),
             Poll::Pending => Poll::Pending,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, future::poll_fn};
+
+    use super::*;
+
+    #[test]
+    fn all_memories_and_all_tables_grow_to_just_the_limit() {
+        let meter = Meter::new(Duration::MAX);
+        let limits = Limits { memory: 100, tables: 10, ..Limits::default() };
+        let mut memory = Memory::new(Arc::clone(&meter), &limits);
+        // One, and another beside it.
+        assert!(memory.memory_growing(0, 60, None).unwrap() && memory.memory_growing(0, 40, None).unwrap());
+        let over: MemoryLimit = memory.memory_growing(40, 41, None).unwrap_err().downcast().unwrap();
+        assert_eq!((over.wanted, over.cap, meter.memory()), (101, 100, 100));
+        assert!(memory.table_growing(0, 6, None).unwrap() && memory.table_growing(0, 4, None).unwrap());
+        let over: TableLimit = memory.table_growing(4, 5, None).unwrap_err().downcast().unwrap();
+        assert_eq!((over.wanted, over.cap), (11, 10));
+    }
+
+    /// Uses some CPU time, and waits for ever.
+    async fn burn() {
+        let began = thread_nanos();
+        while thread_nanos() < began + 1_000_000 {}
+        std::future::pending::<()>().await;
+    }
+
+    #[test]
+    fn time_is_that_of_the_thread_and_ends_a_guest_that_waits_all_the_time() {
+        let meter = Meter::new(Duration::from_mins(1));
+        assert!(metered(Arc::clone(&meter), burn()).now_or_never().is_none());
+        assert!((1..1_000).contains(&meter.cpu().as_millis()), "{:?}", meter.cpu());
+        assert!(meter.check().is_ok());
+        let short = Meter::new(Duration::from_micros(999));
+        assert!(matches!(metered(Arc::clone(&short), burn()).now_or_never(), Some(Err(CpuLimit))));
+        // What it used before counts in the poll that runs now, and what it has to say at its end is heard.
+        let checked = poll_fn(|_| Poll::Ready(short.check()));
+        assert!(matches!(metered(Arc::clone(&short), checked).now_or_never(), Some(Ok(Err(CpuLimit)))));
     }
 }

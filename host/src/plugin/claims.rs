@@ -19,12 +19,12 @@ pub(super) fn kind_of(resource: &Resource) -> Kind {
 /// All claims of a host.
 pub struct Claims {
     held: Mutex<HashMap<Kind, Holder>>,
-    freed: watch::Sender<u64>,
+    freed: watch::Sender<()>,
 }
 
 impl Default for Claims {
     fn default() -> Self {
-        Self { held: Mutex::default(), freed: watch::Sender::new(0) }
+        Self { held: Mutex::default(), freed: watch::Sender::new(()) }
     }
 }
 
@@ -46,7 +46,7 @@ impl Claims {
     }
 
     /// Told whenever a kind becomes free.
-    pub fn freed(&self) -> watch::Receiver<u64> {
+    pub fn freed(&self) -> watch::Receiver<()> {
         self.freed.subscribe()
     }
 
@@ -83,7 +83,7 @@ impl Drop for Claim {
                 holder.claims -= 1;
                 if holder.claims == 0 {
                     held.remove(kind);
-                    self.claims.freed.send_modify(|times| *times += 1);
+                    self.claims.freed.send_replace(());
                 }
             }
         }

@@ -108,8 +108,15 @@ mod tests {
             ("", "replicationcontrollers", "create"),
             ("", "pods/exec", "create"),
             ("", "*/exec", "get"),
+            ("", "pods/exec", "get"),
+            ("", "pods/attach", "create"),
+            ("", "*/attach", "get"),
             ("", "pods/ephemeralcontainers", "patch"),
+            ("", "pods/ephemeralcontainers", "update"),
             ("", "serviceaccounts/token", "create"),
+            ("", "secrets", "create"),
+            ("rbac.authorization.k8s.io", "roles", "update"),
+            ("rbac.authorization.k8s.io", "rolebindings", "patch"),
         ] {
             let said = fine(rule(group, resource, verb, &["a", "operetta-system"])).unwrap_err();
             assert!(said.contains("take operetta-system out of the namespaces of the rule"), "{said}");

@@ -172,6 +172,7 @@ fn nobody_is_bound_who_is_the_plugin_itself() {
     }
     let steps = |text: &str| judge("patch rbac.authorization.k8s.io clusterrolebindings b", Change::Steps(text));
     assert_eq!(steps(r#"[{"op": "add", "path": "/subjects/-", "value": {"kind": "User", "name": "alice"}}]"#), "fine");
+    assert_eq!(steps(r#"[{"op": "add", "path": "/subjects", "value": [{"kind": "User", "name": "alice"}]}]"#), "fine");
     assert_eq!(steps(r#"[{"op": "replace", "path": "/subjects/0/name", "value": "p"}]"#), "denied");
     assert_eq!(steps(r#"[{"op": "copy", "from": "/metadata", "path": "/subjects"}]"#), "denied");
     // Roles bind nobody, and neither does what is only called like a binding.
@@ -215,9 +216,20 @@ fn what_an_object_carries_is_nothing_new_and_the_rest_says_what_it_lacks() {
     assert_eq!(left(carried), Ok(()));
     // The owner in another version of its group is the same one; under another name it is not, and would not be found.
     assert_eq!(left(&carried.replace("OWNER", &OWNER.replace("/v1\"", "/v2\""))), Ok(()));
-    for other in
-        [OWNER.replace("\"t\"", "\"other\""), OWNER.replace("\"u\"", "\"other\""), OWNER.replace("Thing", "Other")]
+    let all_known = |steps: &str, there: &str| {
+        let mut claims = asked(access, |access| bounds().claims(access, Change::Steps(steps))).unwrap();
+        claims.allow_what_is_there(there);
+        claims.is_empty()
+    };
+    let add = format!(r#"[{{"op": "add", "path": "/metadata/ownerReferences", "value": [{OWNER}]}}]"#);
+    assert!(all_known(&add, &carried.replace("OWNER", OWNER)));
+    // What a step makes of an owner is not seen, and so is nobody that is there.
+    let rename = r#"[{"op": "replace", "path": "/metadata/ownerReferences/0/name", "value": "x"}]"#;
+    assert!(!all_known(rename, r#"{"metadata": {"ownerReferences": [{}]}}"#));
+    for (word, other) in
+        [("\"t\"", "\"other\""), ("\"u\"", "\"other\""), ("Thing", "Other"), ("x.example", "y.example")]
     {
+        let other = OWNER.replace(word, other);
         let denied = left(&carried.replace("OWNER", &other)).unwrap_err();
         assert!(
             denied.contains("with a new owner of kind Thing") && denied.contains("verbs: [\"delete\"]"),

@@ -64,8 +64,15 @@ fn two_stamps_or_one_that_is_too_large_are_refused_at_first_sight() {
     assert!(matches!(glance(&two, CAP), Err(LoadError::Verify(VerifyError::TwoManifests))));
     let large = [&component()[..], &section(SECTION, &vec![b' '; (2 << 20) + 1], 0)].concat();
     assert!(matches!(glance(&large, CAP), Err(LoadError::Verify(VerifyError::LargeManifest(_)))));
-    let error = stamp(&component(), &manifest("1"), component().len() + 5).unwrap_err();
-    assert!(matches!(error, LoadError::Verify(VerifyError::TooLarge { .. })), "{error}");
+    let blank = [&component()[..], &section(SECTION, &vec![b' '; 2 << 20], 0)].concat();
+    assert!(
+        matches!(glance(&blank, CAP), Err(LoadError::Describe(_))),
+        "it is just as large as it may be, and no manifest"
+    );
+    let whole = stamp(&component(), &manifest("1"), CAP).unwrap().len();
+    assert!(stamp(&component(), &manifest("1"), whole).is_ok());
+    let error = stamp(&component(), &manifest("1"), whole - 1).unwrap_err();
+    assert!(matches!(error, LoadError::Verify(VerifyError::TooLarge { size, .. }) if size == whole), "{error}");
 }
 
 #[test]

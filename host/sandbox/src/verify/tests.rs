@@ -33,7 +33,7 @@ fn what_is_no_component_is_named() {
         outline(&whole, whole.len() - 1),
         Err(VerifyError::TooLarge { size: whole.len(), cap: whole.len() - 1 })
     );
-    assert!(outline(&whole, CAP).is_ok());
+    assert!(outline(&whole, whole.len()).is_ok());
 }
 
 #[test]
@@ -148,4 +148,20 @@ fn bombs_are_refused_before_anything_expensive() {
     let modules = format!("(component {})", "(core module)".repeat(1_001));
     let error = outline(&wat::parse_str(modules).unwrap(), 10 << 20).unwrap_err();
     assert!(matches!(error, VerifyError::TooMany { what: "modules and components", .. }), "{error}");
+}
+
+/// The counts stand where sections begin, so that nothing of what should follow is needed here.
+#[test]
+fn items_of_all_sorts_are_counted_before_they_are_read() {
+    let section = |id: u8, content: &[u8]| [&[id, u8::try_from(content.len()).unwrap()], content].concat();
+    let component = |sections: &[u8]| [b"\0asm\x0d\0\x01\0", sections].concat();
+    let (core_instances, core_types, instances, aliases, types, functions, imports, exports) =
+        (2, 3, 5, 6, 7, 8, 10, 11);
+    for id in [core_instances, core_types, instances, aliases, types, functions, imports, exports] {
+        // 99,999 and 100,000, seven bits a byte; and the component that has them within is one item, too.
+        let of = |count: [u8; 3]| outline(&component(&section(4, &component(&section(id, &count)))), CAP);
+        assert_eq!(of([0x9f, 0x8d, 0x06]), Err(VerifyError::MissingExport("manifest")), "{id}");
+        let (what, count) = ("types, aliases and instances", MAX_ITEMS + 1);
+        assert_eq!(of([0xa0, 0x8d, 0x06]), Err(VerifyError::TooMany { what, count, cap: MAX_ITEMS }), "{id}");
+    }
 }
