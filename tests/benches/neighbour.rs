@@ -33,7 +33,7 @@ const VOLUMES: usize = 100;
 /// Objects of the attacker: enough for all places that it may have.
 const MISCHIEFS: usize = 100;
 /// Changes that are measured in each turn, one after another.
-const CHANGES: usize = 400;
+const CHANGES: usize = 800;
 /// Between two of them, so that the neighbour is not what makes the host busy.
 const PAUSE: Duration = Duration::from_millis(4);
 /// Between the beginning of an attack and the first of them.

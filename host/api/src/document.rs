@@ -16,6 +16,8 @@ use crate::{
 const MAX_DOCUMENT: usize = 1 << 20;
 /// Bytes of an error that repeats a part of the document.
 const ERROR: usize = 1_000;
+/// Bytes of a word of the document that an error repeats.
+const WORD: usize = 200;
 
 /// A document that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +40,10 @@ pub enum DocumentError {
 
 /// Parses the document of the plugin called `name` (the file's name without its ending). A field that does not exist is an error, so that a misspelt limit is not a limit that silently is not there.
 pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
+    read(name, yaml).map_err(DocumentError::short)
+}
+
+fn read(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
     if yaml.len() > MAX_DOCUMENT {
         return Err(DocumentError::Yaml(format!("{} bytes, and at most {MAX_DOCUMENT} are read", yaml.len())));
     }
@@ -49,10 +55,10 @@ pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
     }
     for field in value.as_object().into_iter().flat_map(serde_json::Map::keys) {
         if !["apiVersion", "kind", "metadata", "spec", "status"].contains(&field.as_str()) {
-            return Err(repeated(format!("unknown field `{field}` beside `spec`")));
+            return Err(DocumentError::Field(format!("unknown field `{field}` beside `spec`")));
         }
     }
-    let plugin: Plugin = serde_json::from_value(value).map_err(|e| repeated(e.to_string()))?;
+    let plugin: Plugin = serde_json::from_value(value).map_err(|e| DocumentError::Field(e.to_string()))?;
     if plugin.name_any() != name.as_str() {
         return Err(DocumentError::Name(plugin.name_any(), name.clone()));
     }
@@ -63,9 +69,17 @@ pub fn parse(name: &PluginName, yaml: &str) -> Result<Plugin, DocumentError> {
     Ok(plugin)
 }
 
-/// An error that repeats what stands in the document, which may be long and anything but text.
-fn repeated(text: String) -> DocumentError {
-    DocumentError::Field(printable(&text, ERROR))
+impl DocumentError {
+    /// What it repeats of the document may be long and anything but text.
+    fn short(self) -> Self {
+        match self {
+            // The parser shows no more than some lines of it.
+            Self::Yaml(text) => Self::Yaml(text),
+            Self::Kind(version, kind) => Self::Kind(printable(&version, WORD), printable(&kind, WORD)),
+            Self::Name(said, file) => Self::Name(printable(&said, WORD), file),
+            Self::Field(text) => Self::Field(printable(&text, ERROR)),
+        }
+    }
 }
 
 fn check_channels(channels: &[Channel]) -> Result<(), DocumentError> {
@@ -285,6 +299,21 @@ mod tests {
         ] {
             let error = parse(&name(), yaml).unwrap_err().to_string();
             assert!(error.contains(expected), "{error:?} lacks {expected:?}");
+        }
+        // However long the word is that is wrong.
+        let long = "a\u{1b}".repeat(5_000);
+        let quoted = serde_json::to_string(&long).unwrap();
+        for yaml in [
+            format!("apiVersion: {quoted}\nkind: {quoted}\n"),
+            document("{}").replace("demo", &quoted),
+            document(&format!("{{{quoted}: 1}}")),
+            document(&format!("{{source: {{file: {quoted}}}}}")),
+            document(&format!("{{grants: {{channels: [{{name: x, endpoint: {quoted}}}]}}}}")),
+            document(&format!("{{grants: {{databases: [{{name: x, env: {quoted}}}]}}}}")),
+            document(&format!("{{serviceAccount: {{name: {quoted}}}}}")),
+        ] {
+            let error = parse(&name(), &yaml).unwrap_err().to_string();
+            assert!(error.len() < 2_000 && !error.contains('\u{1b}'), "{} bytes: {error}", error.len());
         }
     }
 
