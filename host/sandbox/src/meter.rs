@@ -113,7 +113,8 @@ impl ResourceLimiter for Memory {
     }
 }
 
-fn nanos(time: Duration) -> u64 {
+/// In nanoseconds, of which there is room for 584 years.
+pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

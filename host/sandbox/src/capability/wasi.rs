@@ -15,6 +15,8 @@ use wasmtime_wasi::{
     p2::{OutputStream, Pollable, StreamResult},
 };
 
+use crate::meter::nanos;
+
 /// The random bytes that are handed out in one call.
 const RANDOM: u64 = 1 << 20;
 /// Bytes that one write may have.
@@ -39,17 +41,17 @@ pub(crate) fn context(effects: Option<&Arc<Effects>>) -> WasiCtx {
 struct Coarse(Instant);
 
 fn coarse(time: Duration) -> Duration {
-    let nanos = time.as_nanos() - time.as_nanos() % GRAIN.as_nanos();
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    let time = nanos(time);
+    Duration::from_nanos(time - time % nanos(GRAIN))
 }
 
 impl HostMonotonicClock for Coarse {
     fn resolution(&self) -> u64 {
-        u64::try_from(GRAIN.as_nanos()).unwrap_or(u64::MAX)
+        nanos(GRAIN)
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(coarse(self.0.elapsed()).as_nanos()).unwrap_or(u64::MAX)
+        nanos(coarse(self.0.elapsed()))
     }
 }
 

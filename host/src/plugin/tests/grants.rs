@@ -4,12 +4,17 @@ use operetta_core::{cache::Extent, grant::Rule};
 
 use super::*;
 
+/// Its controller owns a kind besides its own.
+fn owns_parts(manifest: &mut Value) {
+    manifest["controllers"][0]["owns"] = json!([{"group": "x.example.com", "version": "v1", "resource": "parts"}]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn missing_grants_are_named_all_at_once_as_rules_to_paste() {
     let stage = Stage::new();
     let owner = component("1", |manifest| {
         manifest["name"] = "called-otherwise-by-its-author".into();
-        manifest["controllers"][0]["owns"] = json!([{"group": "x.example.com", "version": "v1", "resource": "parts"}]);
+        owns_parts(manifest);
     });
     for places in [json!([]), json!(["n", "m"])] {
         let mut seat = stage.plug("demo", &owner, &json!({"namespaces": places}));
@@ -30,9 +35,7 @@ async fn missing_grants_are_named_all_at_once_as_rules_to_paste() {
 async fn a_kind_that_is_granted_by_name_is_watched_by_name_and_a_change_of_the_names_is_followed() {
     let stage = Stage::new();
     stage.world.apply(&things(), "a");
-    let owner = component("1", |manifest| {
-        manifest["controllers"][0]["owns"] = json!([{"group": "x.example.com", "version": "v1", "resource": "parts"}]);
-    });
+    let owner = component("1", owns_parts);
     let spec = |names: &[&str]| {
         let rules = json!([
             {"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": ["*"]},
@@ -71,9 +74,7 @@ async fn a_kind_that_is_granted_by_name_is_watched_by_name_and_a_change_of_the_n
 async fn a_plugin_of_all_namespaces_watches_a_kind_where_rules_grant_it() {
     let stage = Stage::new();
     stage.world.apply(&things(), "a");
-    let owner = component("1", |manifest| {
-        manifest["controllers"][0]["owns"] = json!([{"group": "x.example.com", "version": "v1", "resource": "parts"}]);
-    });
+    let owner = component("1", owns_parts);
     let spec = |parts: Value| {
         let mut parts = parts;
         (parts["apiGroups"], parts["resources"], parts["verbs"]) =
