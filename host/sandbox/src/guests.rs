@@ -3,7 +3,8 @@
 //! # Guarantees
 //! - **A guest never waits for another component's**: of a component at most one guest for each second core computes at a time, and what computes little runs on prompt threads.
 //! - A component that computes more than a quarter of a core is heavy, until it has rested. It runs on patient threads, which get what nobody else of the host wants.
-//! - A heavy component that gets nothing that way, since others keep the machine busy, gets a turn on a prompt thread every few milliseconds.
+//! - A heavy component that gets nothing that way, since others keep the machine busy, gets a turn on a prompt thread every few milliseconds. Patient threads, which would hold what
+//!   they took for seconds, take nothing then, until one of them finds that it gets to compute.
 //! - Components take turns, however many reconciles each has.
 //!
 //! # Assumptions
@@ -32,8 +33,13 @@ use thread_priority::{
 };
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use self::turns::{Id, Pace, Paces, Turns};
-use crate::meter::Meter;
+use self::turns::{CROWDED, Id, Pace, Paces, Turns};
+use crate::meter::{Meter, thread_cpu};
+
+/// How long a patient thread computes to find out whether it gets to: longer than what the system gives at a time.
+const TRIAL: Duration = Duration::from_millis(5);
+/// Before it tries.
+const REST: Duration = Duration::from_millis(100);
 
 /// A guest ended without an output: it panicked in the host's code, or the host stops.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +73,8 @@ struct State {
     idle: Paces<Idle>,
     /// Whether a prompt thread wakes up by itself when a heavy component starves.
     watched: bool,
+    /// Whether a patient thread finds out if it gets to compute.
+    on_trial: bool,
     closed: bool,
 }
 
@@ -103,7 +111,7 @@ impl Guests {
         let timers = Builder::new_multi_thread().worker_threads(1).thread_name("guest-timers").enable_all().build()?;
         let mut turns = Turns::new(cores);
         let id = turns.join(true, Instant::now());
-        let state = State { turns, idle: Paces::default(), watched: false, closed: false };
+        let state = State { turns, idle: Paces::default(), watched: false, on_trial: false, closed: false };
         let shared =
             Arc::new(Shared { state: Mutex::new(state), waiting: Paces::default(), alive: AtomicUsize::new(0) });
         // From here on the threads end with it, should one of them not start.
@@ -222,16 +230,25 @@ impl State {
     /// Wakes a thread of each kind that has something to do.
     fn call(&mut self, shared: &Shared, now: Instant) {
         for pace in [Pace::Prompt, Pace::Patient] {
-            let idle = self.idle.of_mut(pace);
+            let idle = self.idle.of(pace);
             if idle.called == idle.waiting {
                 continue;
             }
-            let watch = || pace == Pace::Prompt && !self.watched && self.turns.starving().is_some();
-            if self.turns.has(pace, now) || watch() {
-                idle.called += 1;
+            let aside = || match pace {
+                Pace::Prompt => !self.watched && self.turns.starving().is_some(),
+                Pace::Patient => self.needs_trial(),
+            };
+            if self.turns.has(pace, now) || aside() {
+                self.idle.of_mut(pace).called += 1;
                 shared.waiting.of(pace).notify_one();
             }
         }
+    }
+}
+
+impl State {
+    fn needs_trial(&self) -> bool {
+        !self.on_trial && self.turns.wants_room()
     }
 }
 
@@ -253,9 +270,29 @@ impl Shared {
                     drop(state);
                     self.turn(pace, id, guest)
                 }
+                None if pace == Pace::Patient && state.needs_trial() => {
+                    state.on_trial = true;
+                    drop(state);
+                    self.trial()
+                }
                 None => self.wait(pace, state, now),
             };
         }
+    }
+
+    /// Finds out whether a patient thread gets to compute, holding nobody's guest.
+    fn trial(&self) -> MutexGuard<'_, State> {
+        thread::sleep(REST);
+        let (began, before) = (Instant::now(), thread_cpu());
+        let (mut used, mut waited) = (Duration::ZERO, Duration::ZERO);
+        while used < TRIAL && waited < CROWDED {
+            used = thread_cpu().saturating_sub(before);
+            waited = began.elapsed().saturating_sub(used);
+        }
+        let mut state = self.lock();
+        state.on_trial = false;
+        state.turns.waited(waited);
+        state
     }
 
     /// Until something may have changed.
@@ -285,10 +322,16 @@ impl Shared {
         // Its number is nobody else's as long as this is held.
         let (share, meter) = (Arc::clone(&tag.share), tag.meter.clone());
         let used = || meter.as_ref().map_or(Duration::ZERO, |meter| meter.cpu());
-        let before = used();
+        let (began, before) = (Instant::now(), used());
         guest.run();
         let used = used().saturating_sub(before);
-        self.lock().turns.done(id, pace, used, Instant::now());
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.turns.done(id, pace, used, now);
+        if pace == Pace::Patient {
+            state.turns.waited(now.saturating_duration_since(began).saturating_sub(used));
+        }
+        drop(state);
         drop(share);
         self.lock()
     }

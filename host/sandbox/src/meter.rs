@@ -118,8 +118,13 @@ pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// CPU time of this thread; zero where the system keeps none.
+pub(crate) fn thread_cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 fn thread_nanos() -> u64 {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).map_or(0, nanos)
+    nanos(thread_cpu())
 }
 
 /// Runs `future` on the account of `meter`; an error when the budget was used up.

@@ -256,7 +256,7 @@ async fn a_reconcile_that_misbehaves_is_stopped_told_apart_and_harms_nobody() {
     plug(&scene.host, PLUGIN, |document| {
         document
             .limit("cpuSeconds", 1)
-            .limit("deadlineSeconds", 8)
+            .limit("deadlineSeconds", 20)
             .limit("memoryMiB", 32)
             .limit("hostCalls", 500)
             .limit("logLines", 20)
@@ -264,7 +264,7 @@ async fn a_reconcile_that_misbehaves_is_stopped_told_apart_and_harms_nobody() {
     .await;
     let acts: &[(&str, &str, &[&str])] = &[
         ("loop", "CPUExceeded", &["CPU time", "limits.cpuSeconds"]),
-        ("wait", "DeadlineExceeded", &["deadline of 8s", "limits.deadlineSeconds"]),
+        ("wait", "DeadlineExceeded", &["deadline of 20s", "limits.deadlineSeconds"]),
         ("panic", "Trap", &["panicked or aborted"]),
         ("recurse", "Trap", &["recursion"]),
         ("hoard", "MemoryExceeded", &["may hold 33554432", "limits.memoryMiB"]),

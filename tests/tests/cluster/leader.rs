@@ -12,7 +12,7 @@ use operetta_tests::{
 };
 use serde_json::json;
 
-use crate::shared::{SOON, TestNamespace, built, installed, namespace, run, shared};
+use crate::shared::{SOON, TestNamespace, built, installed, namespace, reconciled, reconciles, run, shared};
 
 const PLUGIN: &str = "hostile";
 const LEASE: &str = "the-lease";
@@ -70,10 +70,6 @@ async fn looked_after(objects: &Objects, name: &str) {
     .unwrap();
 }
 
-async fn reconciles(host: &Host) -> f64 {
-    host.metrics().await.unwrap().reconciles(PLUGIN)
-}
-
 /// Two hosts, of which the first leads and has reconciled the object `one`, and the other has done nothing.
 async fn leader_and_standby(namespace: &TestNamespace, objects: &Objects, times: [&str; 3]) -> (Host, Host) {
     let first = candidate(namespace, times).await;
@@ -81,7 +77,8 @@ async fn leader_and_standby(namespace: &TestNamespace, objects: &Objects, times:
     let second = candidate(namespace, times).await;
     stands_by(&second).await;
     looked_after(objects, "one").await;
-    assert!(reconciles(&first).await > 0.5 && reconciles(&second).await < 0.5, "one works");
+    reconciled(&first, PLUGIN, 0.0, 1.0).await;
+    assert!(reconciles(&second, PLUGIN).await < 0.5, "one works");
     (first, second)
 }
 
@@ -112,7 +109,7 @@ async fn a_leader_that_ends_in_order_is_followed_at_once() {
     assert!(taken_over < Duration::from_secs(20), "it took {taken_over:?}");
     second.ready(SOON).await.unwrap();
     looked_after(&objects, "two").await;
-    assert!(reconciles(&second).await > 0.5);
+    reconciled(&second, PLUGIN, 0.0, 1.0).await;
 
     let lease = namespace.api::<Lease>().get(LEASE).await.unwrap().spec.unwrap();
     assert_eq!((lease.lease_transitions, lease.lease_duration_seconds), (Some(1), Some(120)));
@@ -138,13 +135,15 @@ async fn a_leader_that_is_killed_is_followed_when_its_lease_has_run_out() {
     let namespace = namespace().await;
     let objects = mischiefs(&namespace.client(), namespace.name());
     let (mut first, second) = leader_and_standby(&namespace, &objects, times).await;
+    let lease = async || namespace.api::<Lease>().get(LEASE).await.unwrap().spec.unwrap();
+    let renewed = lease().await.renew_time.unwrap().0;
     first.kill().unwrap();
     let killed = Instant::now();
     leads(&second).await;
     let taken_over = killed.elapsed();
     eprintln!("took over {taken_over:?} after the leader was killed");
-    // The last renewal may be a retry period old.
-    assert!(taken_over > Duration::from_secs(3), "it did not wait: {taken_over:?}");
+    let waited = lease().await.acquire_time.unwrap().0.duration_since(renewed);
+    assert!(waited >= Duration::from_secs(4).try_into().unwrap(), "it did not wait: {waited:?} after a renewal");
     assert!(taken_over < Duration::from_secs(15), "it took {taken_over:?}");
     looked_after(&objects, "two").await;
 }

@@ -48,7 +48,11 @@ impl Scene {
             let deployment = self.deployments.get(name).await?;
             let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
             ensure!(replicas == Some(size), "the Deployment wants {replicas:?}");
-            ensure!(states == ["True/Reconciling", "False/RolledOut", "none"], "the conditions are {states:?}");
+            ensure!(
+                states == ["True/Reconciling", "False/RolledOut", "none"],
+                "the conditions are {states:?}; the Deployment's own status is {:?}",
+                deployment.status
+            );
             let message = condition(&object, "Available").and_then(|c| c["message"].as_str()).unwrap_or_default();
             let expected = format!("Deployment for custom resource ({name}) with {size} replicas created successfully");
             ensure!(message == expected, "Available says {message:?}");

@@ -1,6 +1,6 @@
 //! Guests that compute, and what they cost those beside them.
 
-use std::sync::Barrier;
+use std::sync::{Barrier, atomic::AtomicBool};
 
 use tokio::time::timeout;
 
@@ -52,6 +52,52 @@ async fn what_computes_a_lot_goes_on_patiently_and_its_neighbour_at_once() {
     let place = timeout(Duration::from_mins(1), computes).await.unwrap().unwrap().unwrap();
     assert_eq!(place, ("guest-patient".to_owned(), true));
     assert_eq!(run(&guests, &neighbour).await, prompt());
+}
+
+/// Threads of the host's own priority that leave nothing over, until dropped.
+struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    fn start() -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        for _ in 0..2 * thread::available_parallelism().unwrap().get() {
+            let over = Arc::clone(&over);
+            thread::spawn(move || while !over.load(Ordering::Relaxed) {});
+        }
+        Self(over)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn what_computes_a_lot_gets_on_while_others_keep_the_machine_busy_and_is_patient_when_they_do_not() {
+    let guests = Guests::start().unwrap();
+    let hungry = guests.share();
+    let busy = Busy::start();
+    let computes = async {
+        let mut held = 0;
+        for _ in 0..100 {
+            held += u32::from(place() != prompt());
+            let end = thread_cpu() + Duration::from_millis(2);
+            while thread_cpu() < end {}
+            turn().await;
+        }
+        drop(busy);
+        while place() == prompt() {
+            compute(Duration::from_millis(2));
+            turn().await;
+        }
+        held
+    };
+    let meter = Meter::new(Duration::MAX);
+    let computes = guests.run(&hungry, Arc::clone(&meter), metered(meter, computes));
+    let held = timeout(Duration::from_mins(2), computes).await.unwrap().unwrap().unwrap();
+    assert!(held < 4, "{held} of 100 turns were on patient threads, which get nothing");
 }
 
 #[tokio::test]

@@ -17,6 +17,8 @@ pub(super) const SAVINGS: Duration = Duration::from_millis(5);
 const DEBT: Duration = Duration::from_millis(250);
 /// A heavy component that got no turn for so long is given one promptly, so that a machine that others keep busy does not starve it.
 pub(super) const STARVED: Duration = Duration::from_millis(10);
+/// A patient thread that had to wait for so long before it could end a turn tells that others keep the machine busy.
+pub(super) const CROWDED: Duration = Duration::from_millis(50);
 
 /// A kind of thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +62,8 @@ pub(super) struct Turns<G> {
     line: VecDeque<Id>,
     /// How many guests of one component may compute at the same time.
     abreast: usize,
+    /// Others keep the machine busy: what a patient thread takes it may hold for seconds.
+    crowded: bool,
 }
 
 struct Component<G> {
@@ -68,7 +72,7 @@ struct Component<G> {
     account: Option<Account>,
     /// Its guests that compute.
     computing: Paces<usize>,
-    /// When it last had a turn, or began to wait for one.
+    /// When it last began or ended a turn, or began to wait for one.
     served: Instant,
 }
 
@@ -84,10 +88,14 @@ impl<G> Component<G> {
     fn may_run(&self, pace: Pace, abreast: usize, now: Instant) -> bool {
         let Some(account) = &self.account else { return pace == Pace::Prompt };
         let room = self.computing.prompt + self.computing.patient < abreast;
-        room && match pace {
-            Pace::Patient => account.heavy,
-            Pace::Prompt => !account.heavy || self.starves_at().is_some_and(|at| at <= now),
+        match pace {
+            Pace::Patient => room && account.heavy,
+            Pace::Prompt => room && !account.heavy || self.starves_at(abreast).is_some_and(|at| at <= now),
         }
+    }
+
+    fn is_heavy(&self) -> bool {
+        self.account.as_ref().is_some_and(|account| account.heavy)
     }
 
     fn charge(&mut self, used: Duration, now: Instant) {
@@ -96,9 +104,9 @@ impl<G> Component<G> {
         }
     }
 
-    /// When it will have had no turn for too long. None: it has one.
-    fn starves_at(&self) -> Option<Instant> {
-        (self.computing.prompt + self.computing.patient == 0).then(|| self.served + STARVED)
+    /// When it will have had no turn for too long, for all that a patient thread may hold of it. None: it has one.
+    fn starves_at(&self, abreast: usize) -> Option<Instant> {
+        (self.computing.prompt < abreast).then(|| self.served + STARVED)
     }
 }
 
@@ -120,7 +128,7 @@ fn nanos(duration: Duration) -> i64 {
 impl<G> Turns<G> {
     /// For so many cores.
     pub fn new(cores: usize) -> Self {
-        Self { components: Slab::new(), line: VecDeque::new(), abreast: (cores / 2).max(1) }
+        Self { components: Slab::new(), line: VecDeque::new(), abreast: (cores / 2).max(1), crowded: false }
     }
 
     /// A component comes. One that is `trusted` is held to no rate.
@@ -148,6 +156,9 @@ impl<G> Turns<G> {
 
     /// The first in line that may run on such a thread.
     fn first(&self, pace: Pace, now: Instant) -> Option<usize> {
+        if pace == Pace::Patient && self.crowded {
+            return None;
+        }
         let may_run = |component: &Component<G>| component.may_run(pace, self.abreast, now);
         self.line.iter().position(|id| self.components.get(*id).is_some_and(may_run))
     }
@@ -163,6 +174,7 @@ impl<G> Turns<G> {
         let component = self.components.get_mut(id)?;
         let guest = component.ready.pop_front()?;
         *component.computing.of_mut(pace) += 1;
+        component.served = now;
         if !component.ready.is_empty() {
             self.line.push_back(id);
         }
@@ -171,7 +183,17 @@ impl<G> Turns<G> {
 
     /// When the first of those in line that have no turn starves. In line are some; a component that may run at once is among them.
     pub fn starving(&self) -> Option<Instant> {
-        self.line.iter().filter_map(|id| self.components.get(*id)?.starves_at()).min()
+        self.line.iter().filter_map(|id| self.components.get(*id)?.starves_at(self.abreast)).min()
+    }
+
+    /// Whether somebody waits for it to show that patient threads get to compute again.
+    pub fn wants_room(&self) -> bool {
+        self.crowded && self.line.iter().any(|id| self.components.get(*id).is_some_and(Component::is_heavy))
+    }
+
+    /// A patient thread had to wait for so long while it wanted to compute.
+    pub fn waited(&mut self, long: Duration) {
+        self.crowded = long >= CROWDED;
     }
 
     /// A guest computed for so long on such a thread, and waits, is ready again or has ended.
@@ -319,6 +341,49 @@ mod tests {
         machine.now += STARVED;
         let held = machine.turns.next(Pace::Patient, machine.now);
         assert!(held.is_some() && machine.turns.starving().is_none());
+    }
+
+    #[test]
+    fn what_a_patient_thread_holds_does_not_hold_up_the_others() {
+        let mut machine = Machine::of(2);
+        let id = machine.component();
+        machine.exhaust(id);
+        machine.ready(id, "held");
+        assert_eq!(machine.next(Pace::Patient), Some("held"));
+        machine.ready(id, "guest");
+        machine.ready(id, "another");
+        machine.now += TICK;
+        assert!([Pace::Prompt, Pace::Patient].map(|pace| machine.next(pace)).iter().all(Option::is_none));
+        machine.now += STARVED;
+        assert_eq!([Pace::Patient, Pace::Prompt].map(|pace| machine.next(pace)), [None, Some("guest")]);
+        // Of one component only so many compute, wherever: that one is not stuck.
+        machine.now += STARVED;
+        assert_eq!((machine.next(Pace::Prompt), machine.turns.starving()), (None, None));
+        machine.turns.done(id, Pace::Prompt, TICK, machine.now);
+        assert_eq!(machine.turns.starving(), Some(machine.now + STARVED));
+    }
+
+    #[test]
+    fn on_a_crowded_machine_turns_are_prompt_and_rare() {
+        let mut machine = Machine::of(2);
+        let id = machine.component();
+        machine.exhaust(id);
+        machine.turns.waited(CROWDED);
+        assert!(!machine.turns.wants_room(), "nobody waits");
+        machine.ready(id, "guest");
+        assert!(machine.turns.wants_room() && !machine.turns.has(Pace::Patient, machine.now));
+        machine.now += STARVED;
+        assert_eq!(machine.turn(Pace::Prompt), Some("guest"));
+        machine.ready(id, "guest");
+        machine.turns.waited(STARVED);
+        assert!(!machine.turns.wants_room());
+        assert_eq!(machine.turn(Pace::Patient), Some("guest"));
+        // One that computes little has nothing of it.
+        let light = machine.component();
+        machine.turns.waited(CROWDED);
+        machine.ready(light, "light");
+        assert!(!machine.turns.wants_room());
+        assert_eq!(machine.turn(Pace::Prompt), Some("light"));
     }
 
     #[test]
