@@ -104,9 +104,11 @@ impl<G> Component<G> {
         }
     }
 
-    /// When it will have had no turn for too long, for all that a patient thread may hold of it. None: it has one.
+    /// When it will have had no turn for too long. None: it has one.
     fn starves_at(&self, abreast: usize) -> Option<Instant> {
-        (self.computing.prompt < abreast).then(|| self.served + STARVED)
+        // What a patient thread holds may be about to end.
+        let patience = if self.computing.patient == 0 { STARVED } else { CROWDED };
+        (self.computing.prompt < abreast).then(|| self.served + patience)
     }
 }
 
@@ -352,15 +354,15 @@ mod tests {
         assert_eq!(machine.next(Pace::Patient), Some("held"));
         machine.ready(id, "guest");
         machine.ready(id, "another");
-        machine.now += TICK;
-        assert!([Pace::Prompt, Pace::Patient].map(|pace| machine.next(pace)).iter().all(Option::is_none));
         machine.now += STARVED;
+        assert_eq!([Pace::Prompt, Pace::Patient].map(|pace| machine.next(pace)), [None; 2]);
+        machine.now += CROWDED;
         assert_eq!([Pace::Patient, Pace::Prompt].map(|pace| machine.next(pace)), [None, Some("guest")]);
         // Of one component only so many compute, wherever: that one is not stuck.
-        machine.now += STARVED;
+        machine.now += CROWDED;
         assert_eq!((machine.next(Pace::Prompt), machine.turns.starving()), (None, None));
         machine.turns.done(id, Pace::Prompt, TICK, machine.now);
-        assert_eq!(machine.turns.starving(), Some(machine.now + STARVED));
+        assert_eq!(machine.turns.starving(), Some(machine.now + CROWDED));
     }
 
     #[test]
