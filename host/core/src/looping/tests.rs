@@ -231,6 +231,9 @@ async fn what_a_secret_holds_is_not_said_and_what_is_said_is_printable() {
     let maps = || place("", "configmaps");
     let said = say("n", maps(), ["\u{1b}[31m", &"y".repeat(1_000)], false);
     assert!(!said.what.contains('\u{1b}') && said.what.len() < 200, "{said:?}");
+    assert!(said.what.contains(" changes with every reconcile, last from "), "{said:?}");
+    let theirs = Place { resource: resource("secrets"), ..maps() };
+    assert!(say("n", theirs, ["1", "2"], true).what.ends_with(" flaps between \"1\" and \"2\""));
     // Whoever sees the object that loops learns which field it is, and nothing that stands in it or elsewhere.
     assert_eq!(said.field, ".data.a\\nb of configmaps.v1 n/x");
     assert_eq!(say("m", maps(), ["1", "2"], true).field, "a field of configmaps.v1 elsewhere");
@@ -255,6 +258,213 @@ async fn memory_is_bounded_and_what_loops_is_forgotten_last() {
     assert_eq!(story.guard.lock().len(), 0);
 }
 
+/// Writes a field of the object from this to that.
+fn spec(field: &str, from: u64, to: u64) -> [Value; 2] {
+    [from, to].map(|value| json!({"spec": {field: value}}))
+}
+
+#[tokio::test(start_paused = true)]
+async fn values_are_remembered_for_a_while() {
+    for (values, found) in [(MOST_VALUES as u64, 1), (MOST_VALUES as u64 + 1, 0)] {
+        let mut story = Story::new();
+        for lap in 0..60 {
+            story.somebody(false);
+            let [from, to] = spec("a", lap % values, (lap + 1) % values);
+            story.writes("things", &from, &to);
+            tokio::time::advance(SECOND / 2).await;
+        }
+        assert_eq!(story.found.len(), found, "a round of {values}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_events_than_are_told_apart_are_somebody_elses() {
+    for (events, found) in [(MOST_WAKES, 1), (MOST_WAKES + 1, 0)] {
+        let mut story = Story::new();
+        for at in 0..40 {
+            let written = story.writes("things", &json!({"status": {"n": at}}), &json!({"status": {"n": at + 1}}));
+            (0..events).for_each(|_| story.wakes(&written));
+        }
+        assert_eq!(story.found.len(), found, "{events} events");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_fields_that_change_together_the_one_that_loops_is_named_and_the_first_of_equals() {
+    let both = |a: u64, b: u64| json!({"spec": {"a": a, "b": b}});
+    for (joins, named) in [(15, ".spec.b "), (0, ".spec.a ")] {
+        let mut story = Story::new();
+        for lap in 0..40 {
+            story.somebody(false);
+            let (now, next) = (lap % 2, (lap + 1) % 2);
+            let (from, to) =
+                if lap < joins { (both(0, now), both(0, next)) } else { (both(now, now), both(next, next)) };
+            story.writes("things", &from, &to);
+        }
+        assert_eq!(story.found.len(), 1);
+        assert!(story.found[0].what.starts_with(named), "{:?}", story.found);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn during_a_reconcile_only_an_order_of_somebody_else_keeps_it_from_waiting() {
+    let mut story = Story::new();
+    for lap in 0..40 {
+        story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
+        story.somebody(false);
+    }
+    let mut ends = |own: bool, order: bool| {
+        story.versions += 2;
+        let [before, now] = [(1, 3), (0, 4)].map(|(back, count)| object("o", story.versions - back, &replicas(count)));
+        story.guard.begin(&story.key);
+        let foreign = object("foreign", story.versions, &json!({}));
+        story.guard.heard(&story.key, Some(if own { &now.meta } else { &foreign.meta }), order);
+        let step = Step { resource: resource("deployments"), key: story.key.clone(), before: Some(before), now };
+        story.guard.ended(&story.key, &[step]).hold.is_some()
+    };
+    // Whose event it was is known when the reconcile has ended.
+    let waits = [(true, true), (false, false), (false, true), (true, false)].map(|(own, order)| ends(own, order));
+    assert_eq!(waits, [true, true, false, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_over_is_forgotten_to_the_moment() {
+    let start = Instant::now();
+    let track = |wrote: Option<Instant>, until: Option<Instant>| Track {
+        wrote: wrote.into_iter().collect(),
+        looping: until.map(|until| Looping {
+            what: Loop { what: String::new(), field: String::new() },
+            pauses: 1,
+            until,
+        }),
+        ..Track::default()
+    };
+    let nanosecond = Duration::from_nanos(1);
+    let end = start + WINDOW;
+    assert!(track(Some(start), None).is_forgotten(end));
+    assert!(!track(Some(start + nanosecond), None).is_forgotten(end));
+    assert!(!track(None, Some(end + nanosecond)).is_forgotten(end));
+    assert!(track(None, Some(end)).is_forgotten(end) && track(Some(start), Some(start)).is_forgotten(end));
+    assert!(
+        !track(Some(end), Some(start)).is_forgotten(end) && !track(Some(start), Some(end + WINDOW)).is_forgotten(end)
+    );
+
+    // A key that wrote nothing for so long is not even known any more.
+    let mut story = Story::new();
+    story.writes("things", &json!({"a": 1}), &json!({"a": 2}));
+    story.guard.begin(&story.key);
+    story.guard.ended(&story.key, &[]);
+    assert_eq!(story.guard.lock().len(), 1);
+    tokio::time::advance(WINDOW).await;
+    story.guard.begin(&story.key);
+    story.guard.ended(&story.key, &[]);
+    assert_eq!(story.guard.lock().len(), 0);
+
+    // Nor is a loop one when its time is over.
+    for lap in 0..40 {
+        story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
+    }
+    let hold = *story.held.last().unwrap();
+    tokio::time::advance((hold * 2 + WINDOW).saturating_sub(nanosecond)).await;
+    assert_eq!(story.guard.loops().len(), 1);
+    tokio::time::advance(nanosecond).await;
+    assert_eq!(story.guard.loops(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_looked_at_before_a_key_writes_often() {
+    for (apart, looked_at) in [(WINDOW, 0), (WINDOW.saturating_sub(Duration::from_nanos(1)), 1)] {
+        let mut story = Story::new();
+        story.writes("things", &json!({"a": 1}), &json!({"a": 2}));
+        tokio::time::advance(apart).await;
+        for _ in 1..WARM {
+            assert_eq!(story.guard.lock()[&story.key].fields.len(), 0);
+            story.writes("things", &json!({"a": 1}), &json!({"a": 2}));
+        }
+        assert_eq!(story.guard.lock()[&story.key].fields.len(), looked_at, "{apart:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_one_key_so_many_writes_and_fields_are_known_and_those_with_laps_stay() {
+    let story = Story::new();
+    let steps = |from: u64, many: usize| -> Vec<_> {
+        (0..many as u64)
+            .map(|at| Step {
+                resource: resource("things"),
+                key: story.key.clone(),
+                before: None,
+                now: object("many", from + at, &json!({})),
+            })
+            .collect()
+    };
+    let (first, one) = (steps(0, MOST_OWN), steps(1_000, 1));
+    story.guard.ended(&story.key, &first);
+    assert_eq!(story.guard.lock()[&story.key].own.len(), MOST_OWN);
+    story.guard.ended(&story.key, &one);
+    assert_eq!(story.guard.lock()[&story.key].own.len(), MOST_OWN);
+
+    let mut story = Story::new();
+    for _ in 0..WARM - 1 {
+        story.writes("things", &json!({"a": 1}), &json!({"a": 2}));
+    }
+    let known = |story: &Story| {
+        let tracks = story.guard.lock();
+        let mut paths: Vec<_> = tracks[&story.key].fields.keys().map(|place| place.path.clone()).collect();
+        paths.sort();
+        (paths.len(), paths.first().cloned().unwrap_or_default())
+    };
+    let write = |story: &mut Story, field: &str, value: u64| {
+        story.somebody(false);
+        let [from, to] = spec(field, value, value + 1);
+        story.writes("things", &from, &to);
+    };
+    let most = MOST_FIELDS as u64;
+    for field in 0..most {
+        write(&mut story, &format!("x{field}"), field);
+    }
+    assert_eq!(known(&story).0, MOST_FIELDS);
+    // One that is known needs no room.
+    write(&mut story, "x0", 100);
+    assert_eq!(known(&story).0, MOST_FIELDS);
+    // Those without a lap make room.
+    write(&mut story, "y", 0);
+    assert_eq!(known(&story), (1, ".spec.y".to_owned()));
+    // Those with one do not, within a minute, and are counted on.
+    for field in 0..most {
+        for value in [1, 1] {
+            write(&mut story, &format!("z{field}"), value);
+        }
+    }
+    write(&mut story, "late", 0);
+    assert_eq!(known(&story), (MOST_FIELDS, ".spec.z0".to_owned()));
+    tokio::time::advance(WINDOW.saturating_sub(SECOND)).await;
+    for _ in 0..WARM {
+        write(&mut story, "z0", 1);
+    }
+    tokio::time::advance(SECOND).await;
+    write(&mut story, "late", 0);
+    assert_eq!(known(&story), (2, ".spec.late".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lap_after_the_end_of_a_loop_is_the_first_of_another() {
+    let mut story = Story::new();
+    for lap in 0..40 {
+        story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
+    }
+    let (hold, held) = (*story.held.last().unwrap(), story.held.len());
+    tokio::time::advance((hold * 2 + WINDOW).saturating_sub(SECOND)).await;
+    // Something else is written meanwhile, so that the key is known.
+    story.somebody(false);
+    let [from, to] = spec("else", 1, 2);
+    story.writes("things", &from, &to);
+    assert_eq!(story.held.len(), held);
+    tokio::time::advance(SECOND).await;
+    story.writes("deployments", &replicas(3), &replicas(4));
+    assert_eq!(story.held.len(), held);
+}
+
 #[test]
 fn differences_have_the_names_that_people_use() {
     let before = json!({"metadata": {"resourceVersion": "1", "labels": {"a": "1"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}], "args": ["a"], "gone": 1}});
@@ -263,4 +473,17 @@ fn differences_have_the_names_that_people_use() {
     differences("", &before, &now, 0, &mut all);
     let paths: Vec<_> = all.iter().map(|change| change.path.as_str()).collect();
     assert_eq!(paths, [".metadata.labels.a", ".spec.args", ".spec.containers[c].image", ".spec.gone", ".spec.new"]);
+}
+
+#[test]
+fn differences_go_only_so_deep() {
+    let nested = |wrap: &dyn Fn(Value) -> Value, leaf: i32| (0..DEEPEST + 5).fold(json!(leaf), |inner, _| wrap(inner));
+    let objects = |inner| json!({"a": inner});
+    let arrays = |inner| json!([inner]);
+    for wrap in [&objects as &dyn Fn(Value) -> Value, &arrays] {
+        let mut all = Vec::new();
+        differences("", &nested(wrap, 1), &nested(wrap, 2), 0, &mut all);
+        let deep = all[0].path.matches(['.', '[']).count();
+        assert_eq!((all.len(), deep), (1, DEEPEST), "{all:?}");
+    }
 }

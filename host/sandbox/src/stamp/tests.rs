@@ -57,6 +57,18 @@ fn a_second_stamp_takes_the_place_of_the_first() {
 }
 
 #[test]
+fn a_stamp_is_found_wherever_it_stands() {
+    const HEADER: usize = 8;
+    let bare = component();
+    let (header, rest) = bare.split_at(HEADER);
+    let one = section(SECTION, manifest("1").render().unwrap().as_bytes(), 0);
+    for stamped in [[header, &one, rest].concat(), [header, rest, &one].concat()] {
+        assert_eq!(glance(&stamped, CAP).unwrap().manifest, Some(manifest("1")));
+        assert_eq!(code(&stamped), bare);
+    }
+}
+
+#[test]
 fn two_stamps_or_one_that_is_too_large_are_refused_at_first_sight() {
     let text = manifest("1").render().unwrap();
     let one = section(SECTION, text.as_bytes(), 0);

@@ -28,6 +28,10 @@ fn what_is_no_component_is_named() {
     assert_eq!(outline(&[0; 100], CAP), Err(VerifyError::NotWasm));
     assert_eq!(look(r"(module)"), Err(VerifyError::CoreModule));
     assert_eq!(look("(component)"), Err(VerifyError::MissingExport("manifest")));
+    let misnamed = |name: &str| operator("").replace(&format!("(export \"{name}\""), "(export \"another\"");
+    for name in ["manifest", "reconcile"] {
+        assert_eq!(look(&misnamed(name)), Err(VerifyError::MissingExport(name)));
+    }
     let whole = wat::parse_str(operator("")).unwrap();
     assert_eq!(
         outline(&whole, whole.len() - 1),
@@ -101,6 +105,8 @@ fn an_import_is_known_or_named() {
     for name in [
         "operetta:operator/shell@0.1.0",
         "wasi:http/outgoing-handler@0.2.6",
+        "wasi:clocks/monotonic-clock@0.4.0",
+        "wasi:random/random@0.1.0",
         "wasi:sockets/tcp@0.3.0",
         "wasi:filesystem/types@0.3.0",
         "other:thing/x@1.0.0",
