@@ -333,6 +333,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn of_so_many_objects_one_that_went_well_is_enough() {
+        let gate = Keys::default();
+        run(&gate, 0, End::Returned).await;
+        for key in 1..=20 {
+            assert_eq!(run(&gate, key, trap()).await, (0, None), "{key}");
+        }
+        // The last twenty trapped, every one.
+        assert_eq!(run(&gate, 21, trap()).await.0, 5);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn twice_may_be_an_accident_and_a_single_object_is_enough() {
         let gate = Keys::default();
         for _ in 0..10 {
