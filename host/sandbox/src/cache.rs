@@ -310,6 +310,40 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_there_is_told_from_what_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, key) = (folder.path().join("cache"), folder.path().join("key"));
+        let cache = Cache::open(&Engine::default(), &dir, &key).unwrap();
+        let digest = Digest::of(b"a component");
+        let path = cache.path(&digest);
+        let why = || cache.read(&path, &digest).err();
+        assert!(matches!(why(), Some(EntryError::Absent)));
+        std::os::unix::fs::symlink(&key, &path).unwrap();
+        assert!(matches!(why(), Some(EntryError::Io(_))), "a link is not followed");
+        fs::remove_file(&path).unwrap();
+        fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+        assert!(matches!(why(), Some(EntryError::Owner(_))));
+    }
+
+    #[test]
+    fn hosts_that_start_at_once_end_with_the_same_key() {
+        const HOSTS: usize = 8;
+        for _ in 0..20 {
+            let folder = tempfile::tempdir().unwrap();
+            let (path, at_once) = (folder.path().join("key"), std::sync::Barrier::new(HOSTS));
+            let start = || {
+                at_once.wait();
+                read_key(&path).unwrap()
+            };
+            let keys: Vec<_> = std::thread::scope(|scope| {
+                let hosts: Vec<_> = (0..HOSTS).map(|_| scope.spawn(start)).collect();
+                hosts.into_iter().map(|host| host.join().unwrap()).collect()
+            });
+            assert!(keys.iter().all(|key| *key == keys[0]));
+        }
+    }
+
+    #[test]
     fn a_key_is_just_as_long_as_a_key() {
         for (length, fits) in [(LEN - 1, false), (LEN, true), (LEN + 1, false)] {
             let file = NamedTempFile::new().unwrap();
