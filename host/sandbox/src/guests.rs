@@ -244,9 +244,7 @@ impl State {
             }
         }
     }
-}
 
-impl State {
     fn needs_trial(&self) -> bool {
         !self.on_trial && self.turns.wants_room()
     }
