@@ -55,6 +55,14 @@ impl Story {
         self.guard.heard(&self.key, Some(&object.meta), order)
     }
 
+    /// For so long that it is a loop.
+    fn flaps(&mut self) {
+        for lap in 0..40 {
+            let written = self.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
+            self.wakes(&written);
+        }
+    }
+
     fn is_content(&self) {
         assert_eq!((&self.found, &self.held), (&vec![], &vec![]));
         assert_eq!(self.guard.loops(), []);
@@ -178,10 +186,7 @@ async fn what_somebody_orders_is_none_however_often_and_does_not_wait() {
         tokio::time::advance(SECOND / 10).await;
     }
     story.is_content();
-    for lap in 0..40 {
-        let written = story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
-        story.wakes(&written);
-    }
+    story.flaps();
     assert_eq!(story.found.len(), 1);
     assert!(!story.somebody(false) && story.somebody(true), "of a key that loops, an order goes first");
     // During a reconcile nobody knows whose write it was before it ended.
@@ -242,10 +247,7 @@ async fn what_a_secret_holds_is_not_said_and_what_is_said_is_printable() {
 #[tokio::test(start_paused = true)]
 async fn memory_is_bounded_and_what_loops_is_forgotten_last() {
     let mut story = Story::new();
-    for lap in 0..40 {
-        let written = story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
-        story.wakes(&written);
-    }
+    story.flaps();
     let key = story.key.clone();
     for number in 0..3 * MOST_KEYS {
         story.key = ObjectKey::parse(Some("n"), &format!("other-{number}")).unwrap();
@@ -361,9 +363,7 @@ async fn what_is_over_is_forgotten_to_the_moment() {
     assert_eq!(story.guard.lock().len(), 0);
 
     // Nor is a loop one when its time is over.
-    for lap in 0..40 {
-        story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
-    }
+    story.flaps();
     let hold = *story.held.last().unwrap();
     tokio::time::advance((hold * 2 + WINDOW).saturating_sub(nanosecond)).await;
     assert_eq!(story.guard.loops().len(), 1);
@@ -455,9 +455,7 @@ async fn of_one_key_so_many_writes_and_fields_are_known_and_those_with_laps_stay
 #[tokio::test(start_paused = true)]
 async fn a_lap_after_the_end_of_a_loop_is_the_first_of_another() {
     let mut story = Story::new();
-    for lap in 0..40 {
-        story.writes("deployments", &replicas(3 + lap % 2), &replicas(4 - lap % 2));
-    }
+    story.flaps();
     let (hold, held) = (*story.held.last().unwrap(), story.held.len());
     tokio::time::advance((hold * 2 + WINDOW).saturating_sub(SECOND)).await;
     // Something else is written meanwhile, so that the key is known.
