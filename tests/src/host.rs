@@ -212,6 +212,11 @@ impl Host {
         format!("http://{}/metrics", self.metrics)
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> Result<u32> {
+        Ok(self.child.as_ref().context("the host does not run")?.pid())
+    }
+
     /// CPU time that it has used since its last start.
     pub fn cpu(&self) -> Result<Duration> {
         self.child.as_ref().context("the host does not run")?.cpu()

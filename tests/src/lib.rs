@@ -8,6 +8,7 @@ pub mod child;
 pub mod components;
 pub mod control_plane;
 pub mod demo;
+pub mod elsewhere;
 pub mod eventually;
 pub mod fuzz;
 pub mod go;
