@@ -2,7 +2,8 @@
 //!
 //! # Guarantees
 //! - **A guest never waits for another component's**: of a component at most one guest for each second core computes at a time, and what computes little runs on prompt threads.
-//! - A component that computes more than a quarter of a core is heavy, until it has rested. It runs on patient threads, which get what nobody else of the host wants.
+//! - A component that computes more than a quarter of a core is heavy, until it has rested. It runs on patient threads, which get what nobody else of the host wants. What it has the
+//!   host do is counted, and done one after another where others are at work; see [`outside`].
 //! - A heavy component that gets nothing that way, since others keep the machine busy, gets a turn on a prompt thread every few milliseconds. Patient threads, which would hold what
 //!   they took for seconds, take nothing then, until one of them finds that it gets to compute.
 //! - Components take turns, however many reconciles each has.
@@ -10,6 +11,7 @@
 //! # Assumptions
 //! - A guest yields at each tick of the epoch, so that whoever polls one gets it back soon.
 
+mod outside;
 mod turns;
 
 use std::{
@@ -33,6 +35,7 @@ use thread_priority::{
 };
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use self::outside::Outside;
 use self::turns::{CROWDED, Id, Pace, Paces, Turns};
 use crate::meter::{Meter, thread_cpu};
 
@@ -58,6 +61,7 @@ pub(crate) struct Guests {
 /// What one component has of them, while it lives.
 pub(crate) struct Share {
     id: Id,
+    outside: Outside,
     shared: Arc<Shared>,
 }
 
@@ -109,14 +113,13 @@ impl Guests {
     pub fn start() -> io::Result<Self> {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let timers = Builder::new_multi_thread().worker_threads(1).thread_name("guest-timers").enable_all().build()?;
-        let mut turns = Turns::new(cores);
-        let id = turns.join(true, Instant::now());
+        let turns = Turns::new(cores);
         let state = State { turns, idle: Paces::default(), watched: false, on_trial: false, closed: false };
         let shared =
             Arc::new(Shared { state: Mutex::new(state), waiting: Paces::default(), alive: AtomicUsize::new(0) });
         // From here on the threads end with it, should one of them not start.
         let handle = timers.handle().clone();
-        let guests = Self { own: Arc::new(Share { id, shared: Arc::clone(&shared) }), shared, timers: Some(timers) };
+        let guests = Self { own: Share::of(&shared, true), shared, timers: Some(timers) };
         for _ in 0..cores {
             guests.thread("guest", Pace::Prompt, handle.clone())?;
             guests.thread("guest-patient", Pace::Patient, handle.clone())?;
@@ -138,8 +141,7 @@ impl Guests {
 
     /// For a component.
     pub fn share(&self) -> Arc<Share> {
-        let id = self.shared.lock().turns.join(false, Instant::now());
-        Arc::new(Share { id, shared: Arc::clone(&self.shared) })
+        Share::of(&self.shared, false)
     }
 
     /// Runs a guest of a component. What it uses is `meter`'s to know.
@@ -204,6 +206,19 @@ impl Drop for Guests {
         if let Some(timers) = self.timers.take() {
             timers.shutdown_background();
         }
+    }
+}
+
+impl Share {
+    fn of(shared: &Arc<Shared>, trusted: bool) -> Arc<Self> {
+        let mut state = shared.lock();
+        let (id, abreast) = (state.turns.join(trusted, Instant::now()), state.turns.abreast());
+        Arc::new(Self { id, outside: Outside::new(abreast), shared: Arc::clone(shared) })
+    }
+
+    /// Runs what a guest asks of the host. To be awaited by the guest.
+    pub async fn outside<T>(&self, call: impl Future<Output = T>) -> T {
+        self.outside.run(call).await
     }
 }
 
@@ -325,7 +340,9 @@ impl Shared {
         let used = used().saturating_sub(before);
         let now = Instant::now();
         let mut state = self.lock();
-        state.turns.done(id, pace, used, now);
+        // What it has asked for since its last turn counts as well, though no meter of its shows it.
+        state.turns.done(id, pace, used + share.outside.cost(), now);
+        share.outside.make_scarce(state.turns.presses(id, now));
         if pace == Pace::Patient {
             state.turns.waited(now.saturating_duration_since(began).saturating_sub(used));
         }

@@ -88,7 +88,12 @@ impl Operator {
         meter: Arc<Meter>,
     ) -> Result<Outcome, Failure> {
         let limits = effects.limits();
-        let state = State::reconcile(Arc::clone(&effects), main, Memory::new(Arc::clone(&meter), limits));
+        let state = State::reconcile(
+            Arc::clone(&effects),
+            main,
+            Arc::clone(&self.component.share),
+            Memory::new(Arc::clone(&meter), limits),
+        );
         let mut answer = None;
         let fresh = async {
             let mut store = store(&self.component.inner.engine, state, &meter, limits.message);
@@ -172,8 +177,8 @@ impl Warm {
         let limits = effects.limits().clone();
         let meter = Meter::new(Duration::MAX);
         let memory = Memory::new(Arc::clone(&meter), &limits);
-        let state = State::reconcile(effects, Handle::current(), memory);
         let component = &operator.component;
+        let state = State::reconcile(effects, Handle::current(), Arc::clone(&component.share), memory);
         let mut store = store(&component.inner.engine, state, &meter, limits.message);
         let instance = component.pre.instantiate_async(&mut store).await;
         let instance = instance.map_err(|e| Fault::from(e).of_reconcile(limits.deadline, limits.cpu))?;

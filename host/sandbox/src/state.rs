@@ -19,6 +19,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 use crate::{
     capability::wasi,
+    guests::Share,
     meter::{Memory, Meter},
 };
 
@@ -42,7 +43,7 @@ pub(crate) struct State {
 
 enum World {
     /// It reconciles.
-    Reconcile { effects: Arc<Effects>, main: Handle },
+    Reconcile { effects: Arc<Effects>, main: Handle, share: Arc<Share> },
     /// It is asked for its manifest, and may only talk.
     Describe { said: Vec<String> },
 }
@@ -57,8 +58,8 @@ pub(crate) type Caps = HasSelf<State>;
 
 impl State {
     /// Of an instance that reconciles. The futures of its effects run in the context of the runtime `main`, so that their connections and timers live there, not among guests.
-    pub fn reconcile(effects: Arc<Effects>, main: Handle, memory: Memory) -> Self {
-        Self::new(memory, World::Reconcile { effects, main })
+    pub fn reconcile(effects: Arc<Effects>, main: Handle, share: Arc<Share>, memory: Memory) -> Self {
+        Self::new(memory, World::Reconcile { effects, main, share })
     }
 
     /// Of an instance that is asked for its manifest.
@@ -107,10 +108,11 @@ impl State {
 
     /// Begins a call to the world that holds `bytes` of arguments while it waits. The inner error: all that wait hold too much.
     pub fn begin(&self, bytes: usize) -> Result<Result<Call, Exceeded>, NotWhileDescribing> {
-        let World::Reconcile { effects, main } = &self.world else { return Err(NotWhileDescribing) };
+        let World::Reconcile { effects, main, share } = &self.world else { return Err(NotWhileDescribing) };
         let call = effects.under_way(bytes).map(|under_way| Call {
             effects: Arc::clone(effects),
             main: main.clone(),
+            share: Arc::clone(share),
             _under_way: under_way,
         });
         Ok(call)
@@ -148,18 +150,19 @@ pub(crate) struct Call {
     /// Whom to call.
     pub effects: Arc<Effects>,
     main: Handle,
+    share: Arc<Share>,
     _under_way: UnderWay,
 }
 
 impl Call {
-    /// Polls `future` in the context of the host's main runtime.
+    /// Polls `future` in the context of the host's main runtime, as one of the calls of its component.
     pub async fn on_main<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
-        poll_fn(|context| {
+        let future = poll_fn(|context| {
             let _entered = self.main.enter();
             future.as_mut().poll(context)
-        })
-        .await
+        });
+        self.share.outside(future).await
     }
 }
 

@@ -20,6 +20,9 @@ pub(super) const STARVED: Duration = Duration::from_millis(10);
 /// A patient thread that had to wait for so long before it could end a turn tells that others keep the machine busy.
 pub(super) const CROWDED: Duration = Duration::from_millis(50);
 
+/// A component that had a turn within this time is at work.
+const AT_WORK: Duration = Duration::from_secs(1);
+
 /// A kind of thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pace {
@@ -139,6 +142,11 @@ impl<G> Turns<G> {
         self.components.insert(Component { ready: VecDeque::new(), account, computing: Paces::default(), served: now })
     }
 
+    /// How many guests of one component may compute at the same time.
+    pub fn abreast(&self) -> usize {
+        self.abreast
+    }
+
     /// It goes; none of its guests is left.
     pub fn leave(&mut self, id: Id) {
         self.components.try_remove(id);
@@ -191,6 +199,15 @@ impl<G> Turns<G> {
     /// Whether somebody waits for it to show that patient threads get to compute again.
     pub fn wants_room(&self) -> bool {
         self.crowded && self.line.iter().any(|id| self.components.get(*id).is_some_and(Component::is_heavy))
+    }
+
+    /// Whether it is heavy while others are at work.
+    pub fn presses(&self, id: Id, now: Instant) -> bool {
+        let at_work = |component: &Component<G>| {
+            component.account.is_some() && now.saturating_duration_since(component.served) < AT_WORK
+        };
+        self.components.get(id).is_some_and(Component::is_heavy)
+            && self.components.iter().any(|(other, component)| other != id && at_work(component))
     }
 
     /// A patient thread had to wait for so long while it wanted to compute.
@@ -386,6 +403,28 @@ mod tests {
         machine.ready(light, "light");
         assert!(!machine.turns.wants_room());
         assert_eq!(machine.turn(Pace::Prompt), Some("light"));
+    }
+
+    #[test]
+    fn a_heavy_component_presses_those_that_are_at_work() {
+        let mut machine = Machine::of(2);
+        let (id, other, own) = (machine.component(), machine.component(), machine.turns.join(true, machine.now));
+        let presses = |machine: &Machine| [id, other, own].map(|id| machine.turns.presses(id, machine.now));
+        assert_eq!(presses(&machine), [false; 3]);
+        machine.exhaust(id);
+        assert_eq!(presses(&machine), [true, false, false]);
+        for _ in 0..600 {
+            machine.ready(id, "guest");
+            machine.turn(Pace::Patient);
+        }
+        assert_eq!(presses(&machine), [false; 3], "the other one has nothing to do");
+        machine.ready(own, "own");
+        machine.turn(Pace::Prompt);
+        assert_eq!(presses(&machine), [false; 3], "no component");
+        machine.ready(other, "other");
+        assert_eq!(presses(&machine), [true, false, false], "it waits for a turn");
+        machine.turn(Pace::Prompt);
+        assert_eq!(presses(&machine), [true, false, false]);
     }
 
     #[test]
