@@ -332,12 +332,16 @@ mod tests {
         assert!(!allowed && says.contains("leads to the host's account") && add.is_empty(), "{says} {add}");
         let (allowed, says, _) = asked("[]", Verb::Get, "configmaps", "operetta-system");
         assert!(!allowed && says.starts_with("does not grant it; to allow it"), "{says}");
-        let named = |resource| {
-            format!("[{{apiGroups: [''], resources: [{resource}], verbs: ['*'], namespaces: [operetta-system]}}]")
+        let named = |resource, verb| {
+            format!("[{{apiGroups: [''], resources: [{resource}], verbs: ['{verb}'], namespaces: [operetta-system]}}]")
         };
-        assert!(asked(&named("configmaps"), Verb::Get, "configmaps", "operetta-system").0);
-        let (allowed, says, _) = asked(&named("pods"), Verb::Get, "pods", "operetta-system");
-        assert!(!allowed && says.starts_with("is refused by the host as a whole: "), "{says}");
+        assert!(asked(&named("configmaps", "get"), Verb::Get, "configmaps", "operetta-system").0);
+        for resource in ["pods", "configmaps"] {
+            let (allowed, says, _) = asked(&named(resource, "*"), Verb::Get, resource, "operetta-system");
+            assert!(!allowed && says.starts_with("is refused by the host as a whole: "), "{says}");
+        }
+        let (allowed, says, add) = asked(all, Verb::Patch, "configmaps", "operetta-system");
+        assert!(!allowed && says.contains("could not grant it") && add.is_empty(), "{says} {add}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use futures::{
 use operetta_core::{
     cache::{Cached, Change, Extent, Informers, KindInfo, Scope, Subscription},
     effect::{Effects, Policy, Ports},
-    grant::{Access, Verb},
+    grant::{Access, Grants, Verb},
     limit::Limit,
     looping::{Guard, Loop, Step},
     manifest,
@@ -68,6 +68,15 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Lets reconciles do only what these grants allow as well, from their next effect on.
+    pub fn narrow(&self, within: Option<Arc<Grants>>) {
+        let mut policy = Policy::clone(&self.policy.load());
+        if policy.grants.within != within {
+            policy.grants.within = within;
+            self.policy.store(Arc::new(policy));
+        }
+    }
+
     /// From now on this runs. What waits for a place under the version before goes on under this one.
     pub fn exchange(&self, policy: Policy, version: Version) {
         // The policy first, so that the new version never runs with the old one's.
@@ -611,7 +620,7 @@ impl Dispatcher {
     fn is_hidden(&self, key: &ObjectKey) -> bool {
         let (namespace, name) = (key.namespace.as_ref(), Some(&key.name));
         let access = Access { verb: Verb::Get, resource: &self.primary, subresource: None, namespace, name };
-        namespace.is_some() && self.shared.policy.load().grants.hidden(&access).is_some()
+        access.place().is_some() && self.shared.policy.load().grants.hidden(&access).is_some()
     }
 
     /// Tells those who see the object, as far as the plugin's rights reach.

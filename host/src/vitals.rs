@@ -117,13 +117,15 @@ impl Vitals {
         self.alarm.notify_one();
     }
 
-    /// An effect was not granted.
-    pub fn denied(&self, denial: &Denial) {
+    /// An effect was not granted. Says whether that is news, which it is a limited number of times.
+    pub fn denied(&self, denial: &Denial) -> bool {
         let mut denied = lock(&self.denied);
-        if denied.len() < MOST_DENIED && !denied.contains_key(&denial.what) {
+        let is_news = denied.len() < MOST_DENIED && !denied.contains_key(&denial.what);
+        if is_news {
             denied.insert(denial.what.clone(), denial.clone());
             self.alarm.notify_one();
         }
+        is_news
     }
 
     /// Other code or another policy took over: what the one before did says nothing about it.

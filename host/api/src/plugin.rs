@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::credential::{FromKey, FromSecret, FromTlsSecret, Reference};
 
 /// Where plugins' service accounts live unless the Plugin says otherwise: apart from the host's own namespace, since whoever may create pods there could take the host's account.
-pub const DEFAULT_ACCOUNT_NAMESPACE: &str = "operetta-plugins";
+pub const DEFAULT_ACCOUNT_NAMESPACE: &str = operetta_core::bounds::ACCOUNTS;
 
 /// Runs one component.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -517,6 +517,7 @@ impl PluginSpec {
             databases: self.grants.databases.iter().map(|d| d.name.clone()).collect(),
             events: self.grants.events,
             host_namespace: None,
+            within: None,
         };
         Policy { grants, limits: self.limits.limits(), settings: self.settings.clone(), ..Policy::default() }
     }

@@ -1,4 +1,8 @@
-//! What a person says to the host on an object itself. Plugins have no part in it: the host looks at these before it calls them.
+//! What a person says to the host on an object itself. Plugins have no part in it: the host looks at these before it calls them, and no write of theirs gives one
+//! or changes it (see [`crate::bounds`]).
+
+/// How the keys of all of these begin.
+pub const PREFIX: &str = "operetta.dev/";
 
 /// Present with any value: the object is not reconciled, not even its deletion, until the annotation is removed. Presence counts and the value does not, as with Cluster API's
 /// `cluster.x-k8s.io/paused`.

@@ -2,7 +2,9 @@
 //!
 //! - reaches nothing outside of the namespaces in which it works,
 //! - does not write Plugins, its own service account, its own roles and bindings, any binding of its account, or a Secret that is a token of an account beside its own,
+//! - runs nothing in the namespace where the accounts of plugins lie, and gets into nothing there, since what runs there can act as any of them,
 //! - adds no finalizer but those that its manifest declares, each to objects of the kind that it is declared for, since nobody else knows who would ever take it off,
+//! - gives, changes and names for removal no annotation by which people speak to the host (see [`crate::annotation`]), since it would lift its own backoff or a pause,
 //! - and gives no object that is there another owner unless it may delete it, since the garbage collector deletes an object with its owner.
 //!
 //! What it hands on to others by RBAC the API server holds to what it has itself: `operetta install` never gives an account `escalate`, `bind` or `impersonate`.
@@ -11,6 +13,8 @@ mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 pub use self::written::Change;
 use self::written::{Owner, Written};
 use crate::{
@@ -18,12 +22,26 @@ use crate::{
     effect::printable,
     grant::{Access, Denial, Remedy, Verb},
     manifest::Controller,
-    name::{Namespace, ObjectName, PluginName, ServiceAccount},
+    name::{Namespace, ObjectName, PluginName, ServiceAccount, Subresource},
 };
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 /// Bytes of what a plugin calls a kind or a finalizer, in a denial.
 const MOST_SHOWN: usize = 80;
+
+/// The namespace where the accounts of plugins lie, unless their Plugins name another; no place for what runs.
+pub const ACCOUNTS: &str = "operetta-plugins";
+/// What runs with an account of its namespace, or makes what does.
+const WORKLOADS: [(&str, &str); 8] = [
+    ("", "pods"),
+    ("", "replicationcontrollers"),
+    ("apps", "deployments"),
+    ("apps", "daemonsets"),
+    ("apps", "statefulsets"),
+    ("apps", "replicasets"),
+    ("batch", "jobs"),
+    ("batch", "cronjobs"),
+];
 
 /// The bounds of one plugin.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +62,7 @@ struct Plugin {
 pub struct Claims {
     owners: Vec<Owner>,
     finalizers: Vec<String>,
+    annotations: Vec<(String, Value)>,
 }
 
 /// Why a write is not sent.
@@ -59,13 +78,26 @@ fn never(access: &Access<'_>, why: impl Into<String>) -> Denial {
     Denial { what: access.words(), remedy: Remedy::None(why.into()) }
 }
 
+/// Whether whoever does it can act as any account of the namespace.
+fn takes_an_account(access: &Access<'_>) -> bool {
+    let (group, resource) = (access.resource.group(), access.resource.resource());
+    let part = access.subresource.map(Subresource::as_str);
+    match (group, resource, part) {
+        // By a `get`, too.
+        ("", "pods", Some("exec" | "attach")) | ("", "serviceaccounts", Some("token")) => true,
+        kind => {
+            matches!(access.verb, Verb::Create | Verb::Update | Verb::Patch) && WORKLOADS.contains(&(kind.0, kind.1))
+        }
+    }
+}
+
 impl Bounds {
     /// What `operetta install` calls the roles and bindings of a plugin.
     pub fn role(plugin: &PluginName) -> String {
         format!("operetta:{plugin}")
     }
 
-    /// Of a plugin that acts as this account, in this scope. Without any, as in [`Bounds::default`], only Plugins and finalizers are guarded.
+    /// Of a plugin that acts as this account, in this scope. Without any, as in [`Bounds::default`], only Plugins, finalizers and annotations are guarded.
     pub fn of(plugin: &PluginName, controllers: &[Controller], account: &ServiceAccount, scope: &Scope) -> Self {
         let mut finalizers: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
         for controller in controllers {
@@ -80,7 +112,9 @@ impl Bounds {
         if let Some(plugin) = &self.0 {
             plugin.check_scope(access)?;
         }
-        if access.verb.reads() {
+        let among_accounts = access.namespace.is_some_and(|namespace| namespace.as_str() == ACCOUNTS);
+        let takes = among_accounts && takes_an_account(access);
+        if access.verb.reads() && !takes {
             return Ok(());
         }
         let (group, resource) = (access.resource.group(), access.resource.resource());
@@ -95,6 +129,10 @@ impl Bounds {
         let own = name == Some(plugin.account.name.as_str()) && access.namespace == Some(&plugin.account.namespace);
         if group.is_empty() && resource == "serviceaccounts" && own {
             return Err(never(access, "it is the account that it acts as; change it yourself"));
+        }
+        if takes {
+            let why = "accounts lie there, and what runs there can act as any of them; use another namespace";
+            return Err(never(access, why));
         }
         Ok(())
     }
@@ -119,7 +157,8 @@ impl Bounds {
         if !binding && !named && change.says_nothing() {
             return Ok(Claims::default());
         }
-        let Written { name, owners, mut finalizers, subjects } = change.read().map_err(Outside::Unclear)?;
+        let Written { name, owners, mut finalizers, annotations, subjects } =
+            change.read().map_err(Outside::Unclear)?;
         if let Some(plugin) = plugin {
             if binding && subjects.iter().any(|subject| subject.includes(&plugin.account)) {
                 let why =
@@ -136,7 +175,7 @@ impl Bounds {
         let kind = (group.to_owned(), resource.to_owned());
         let declared = plugin.and_then(|plugin| plugin.finalizers.get(&kind));
         finalizers.retain(|finalizer| !declared.is_some_and(|declared| declared.contains(finalizer)));
-        Ok(Claims { owners, finalizers })
+        Ok(Claims { owners, finalizers, annotations })
     }
 }
 
@@ -161,7 +200,7 @@ impl Plugin {
 impl Claims {
     /// Whether there is nothing to object to.
     pub fn is_empty(&self) -> bool {
-        self.owners.is_empty() && self.finalizers.is_empty()
+        self.owners.is_empty() && self.finalizers.is_empty() && self.annotations.is_empty()
     }
 
     /// Whether it makes somebody the owner.
@@ -179,6 +218,8 @@ impl Claims {
         let there = Change::Object(object).read().unwrap_or_default();
         self.owners.retain(|owner| !there.owners.iter().any(|known| known.is(owner)));
         self.finalizers.retain(|finalizer| !there.finalizers.contains(finalizer));
+        // Null is what is taken away or not seen, and so none that is there.
+        self.annotations.retain(|annotation| annotation.1.is_null() || !there.annotations.contains(annotation));
     }
 
     /// The denial of what is left.
@@ -200,6 +241,12 @@ impl Claims {
                 access.resource
             );
             return Err(Denial { what, remedy: Remedy::None(why) });
+        }
+        if let Some((key, _)) = self.annotations.first() {
+            let key = if key.is_empty() { "that is moved or copied" } else { key };
+            let what = format!("{} with the annotation {}", access.words(), printable(key, MOST_SHOWN));
+            let why = "by annotations of operetta.dev/ people tell the host what to do, and plugins have no part in it; leave it out, or set it yourself";
+            return Err(Denial { what, remedy: Remedy::None(why.to_owned()) });
         }
         Ok(())
     }

@@ -35,6 +35,10 @@ use tally::{Held, Line, Tally, TooFast};
 
 /// How often a page is asked for anew because what came does not fit into an answer: each time as much as fitted before.
 const SMALLER_PAGES: usize = 3;
+/// Fields of a log line; the rest is left out.
+const MOST_FIELDS: usize = 32;
+/// Bytes of an event's message, as the API server takes them, with room for a mark where more was cut off.
+const MOST_EVENT: usize = 1_021;
 /// Writes of a reconcile that are told apart afterwards.
 const MOST_STEPS: usize = 32;
 
@@ -256,14 +260,15 @@ impl Effects {
         self.metered(Call::Delete, effect).await
     }
 
-    /// Publishes an event.
-    pub async fn publish(&self, event: Event) -> Result<(), ApiError> {
+    /// Publishes an event. What its message hides or could do to a terminal is escaped.
+    pub async fn publish(&self, mut event: Event) -> Result<(), ApiError> {
         let effect = async {
             self.call(event.message.len())?;
             self.policy.load().grants.check_events().map_err(|denial| self.deny(&denial))?;
             // Regarding an object that it could not read, an event would be a way to write about strangers' objects.
             self.allow(&of(Verb::Get, &event.resource, None, &event.key))?;
             self.tally.event().map_err(|rate| self.slow_down(rate))?;
+            event.message = printable(&event.message, MOST_EVENT);
             self.ports.kubernetes.publish(&self.caller, event).await
         };
         self.metered(Call::Publish, effect).await
@@ -318,11 +323,11 @@ impl Effects {
             text
         };
         let (target, message) = (clean(target), clean(message));
-        let fields: Vec<_> = fields.iter().take(32).map(|(name, value)| (clean(name), clean(value))).collect();
-        if !whole {
+        let kept: Vec<_> = fields.iter().take(MOST_FIELDS).map(|(name, value)| (clean(name), clean(value))).collect();
+        if !whole || fields.len() > kept.len() {
             self.tally.exceed(Limit::LogLine, "");
         }
-        self.ports.log.write(level, &target, &message, &fields);
+        self.ports.log.write(level, &target, &message, &kept);
     }
 
     fn allow(&self, access: &Access<'_>) -> Result<(), ApiError> {

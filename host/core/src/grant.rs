@@ -7,7 +7,7 @@ mod rules;
 
 pub use rules::Rules;
 
-use std::{collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,9 +33,12 @@ pub struct Grants {
     pub databases: BTreeSet<DatabaseName>,
     /// Whether it may publish events.
     pub events: bool,
-    /// The namespace of the host itself: a rule for all namespaces does not mean it, only one that names it.
+    /// The namespace of the host itself: a rule for all namespaces does not mean it, nor the object of it, only one that names it.
     #[serde(skip)]
     pub host_namespace: Option<Namespace>,
+    /// What else has to allow it: a document that takes grants away and is not in force yet.
+    #[serde(skip)]
+    pub within: Option<Arc<Self>>,
 }
 
 /// One rule, in the shape of RBAC's PolicyRule, with namespaces.
@@ -252,11 +255,15 @@ impl fmt::Display for Remedy {
 impl Grants {
     /// Whether some rule allows this access.
     pub fn check(&self, access: &Access<'_>) -> Result<(), Denial> {
-        let beside_the_host = access.namespace.is_some() && access.namespace == self.host_namespace.as_ref();
-        if self.rules.allowing(access).any(|rule| !beside_the_host || !rule.namespaces.is_empty()) {
+        let place = access.place();
+        let beside_the_host = place.is_some() && place == self.host_namespace.as_ref().map(Namespace::as_str);
+        let within = self.within.as_ref().is_none_or(|within| within.check(access).is_ok());
+        if within && self.rules.allowing(access).any(|rule| !beside_the_host || !rule.namespaces.is_empty()) {
             return Ok(());
         }
-        Err(access.missing(access.words()))
+        // The object of the host's namespace needs a rule that names it, too.
+        let namespace = if beside_the_host { self.host_namespace.as_ref() } else { access.namespace };
+        Err(Access { namespace, ..*access }.missing(access.words()))
     }
 
     /// How much of a kind may be listed and watched in a namespace (none: in all): all of it, or else the objects that rules name.
@@ -277,14 +284,16 @@ impl Grants {
     /// The host's own namespace, where it is among those that a request means and no rule names it: what comes of there is not the plugin's to see.
     pub fn hidden(&self, access: &Access<'_>) -> Option<&Namespace> {
         let host = self.host_namespace.as_ref()?;
-        let meant = access.namespace.is_none_or(|namespace| namespace == host);
+        let meant = access.place().is_none_or(|place| place == host.as_str());
         let named = || self.check(&Access { namespace: Some(host), ..*access }).is_ok();
         (meant && !named()).then_some(host)
     }
 
     /// Whether the channel may be called.
     pub fn check_channel(&self, channel: &str) -> Result<ChannelName, Denial> {
-        self.channels.iter().find(|granted| granted.as_str() == channel).cloned().ok_or_else(|| {
+        let within = self.within.as_ref().is_none_or(|within| within.check_channel(channel).is_ok());
+        let granted = self.channels.iter().find(|granted| within && granted.as_str() == channel);
+        granted.cloned().ok_or_else(|| {
             let channel = shown(channel);
             let yaml = format!("- name: {channel:?}\n  endpoint: http://HOST:PORT");
             Denial::of(Place::Channels, format!("gRPC channel {channel:?}"), yaml)
@@ -293,7 +302,9 @@ impl Grants {
 
     /// Whether the database may be used.
     pub fn check_database(&self, database: &str) -> Result<DatabaseName, Denial> {
-        self.databases.iter().find(|granted| granted.as_str() == database).cloned().ok_or_else(|| {
+        let within = self.within.as_ref().is_none_or(|within| within.check_database(database).is_ok());
+        let granted = self.databases.iter().find(|granted| within && granted.as_str() == database);
+        granted.cloned().ok_or_else(|| {
             let database = shown(database);
             let yaml = format!("- name: {database:?}\n  env: PSQL");
             Denial::of(Place::Databases, format!("database {database:?}"), yaml)
@@ -302,7 +313,7 @@ impl Grants {
 
     /// Whether events may be published.
     pub fn check_events(&self) -> Result<(), Denial> {
-        if self.events {
+        if self.events && self.within.as_ref().is_none_or(|within| within.check_events().is_ok()) {
             return Ok(());
         }
         Err(Denial::of(Place::Events, "publishing events", "events: true"))
@@ -371,6 +382,35 @@ mod tests {
         assert!(check(rules(), Verb::Get, "pods", Some("a"), Some("x")).is_ok());
         assert!(check(rules(), Verb::Delete, "pods", Some("a"), Some("x")).is_err());
         assert!(check(rules(), Verb::Get, "deployments", Some("a"), Some("x")).is_err());
+    }
+
+    #[test]
+    fn what_another_document_has_to_grant_as_well_is_granted_by_both_or_not_at_all() {
+        let names = |n: &str| (ChannelName::parse(n).unwrap(), DatabaseName::parse(n).unwrap());
+        let (channel, database) = names("demo");
+        let all = Grants {
+            rules: vec![rule(&["*"], &["*"], &["*"])].into(),
+            channels: [channel].into(),
+            databases: [database].into(),
+            events: true,
+            ..Grants::default()
+        };
+        let pods = Resource::parse("", "v1", "pods").unwrap();
+        let granted = |grants: &Grants| {
+            let access = |verb| Access { verb, resource: &pods, subresource: None, namespace: None, name: None };
+            [
+                grants.check(&access(Verb::List)).is_ok(),
+                grants.check(&access(Verb::Create)).is_ok(),
+                grants.check_channel("demo").is_ok(),
+                grants.check_database("demo").is_ok(),
+                grants.check_events().is_ok(),
+            ]
+        };
+        let lists = Grants { rules: vec![rule(&["*"], &["pods"], &["list"])].into(), ..Grants::default() };
+        let within = |inner: &Grants, outer: &Grants| Grants { within: Some(Arc::new(inner.clone())), ..outer.clone() };
+        assert_eq!(granted(&within(&all, &all)), [true; 5]);
+        assert_eq!(granted(&within(&lists, &all)), [true, false, false, false, false]);
+        assert_eq!(granted(&within(&all, &lists)), [true, false, false, false, false]);
     }
 
     #[test]
@@ -498,6 +538,48 @@ mod tests {
         let denial = check(everything(), Some("operetta-system")).unwrap_err();
         assert!(denial.to_string().contains("namespaces: [\"operetta-system\"]"), "{denial}");
         assert!(check(Rule { namespaces: vec![host.clone()], ..everything() }, Some("operetta-system")).is_ok());
+    }
+
+    #[test]
+    fn the_object_of_the_hosts_namespace_is_beside_the_host_too() {
+        let host = Namespace::parse("operetta-system").unwrap();
+        let grants =
+            |rule: Rule| Grants { rules: vec![rule].into(), host_namespace: Some(host.clone()), ..Grants::default() };
+        let everything = || rule(&["*"], &["*"], &["*"]);
+        let by_namespace = Rule { namespaces: vec![host.clone()], ..everything() };
+        let by_name = Rule { resource_names: vec!["operetta-system".into()], ..everything() };
+        let namespaces = Resource::parse("", "v1", "namespaces").unwrap();
+        let nodes = Resource::parse("", "v1", "nodes").unwrap();
+        for verb in [Verb::Get, Verb::Update, Verb::Patch, Verb::Delete] {
+            for (rule, resource, name, allowed) in [
+                (everything(), &namespaces, "operetta-system", false),
+                (by_name.clone(), &namespaces, "operetta-system", false),
+                (by_namespace.clone(), &namespaces, "operetta-system", true),
+                (by_namespace.clone(), &namespaces, "a", false),
+                (everything(), &namespaces, "a", true),
+                (everything(), &nodes, "operetta-system", true),
+            ] {
+                let name = ObjectName::parse(name).unwrap();
+                let access = Access { verb, resource, subresource: None, namespace: None, name: Some(&name) };
+                let checked = grants(rule).check(&access);
+                assert_eq!(checked.is_ok(), allowed, "{} {name}", access.words());
+                // What a denial says can be pasted here, too.
+                if let Err(Denial { remedy: Remedy::Grant { yaml, .. }, .. }) = checked {
+                    let rules: Vec<Rule> = serde_saphyr::from_str(&yaml).unwrap();
+                    assert!(Grants { rules: rules.into(), ..grants(everything()) }.check(&access).is_ok(), "{yaml}");
+                }
+            }
+        }
+        // All of them may be listed still, the host's among them, since it is not known as what lies in it.
+        let all = Access { verb: Verb::List, resource: &namespaces, subresource: None, namespace: None, name: None };
+        assert_eq!(grants(everything()).check(&all), Ok(()));
+        let hidden = |rule: Rule, name: &str| {
+            let name = ObjectName::parse(name).unwrap();
+            let one = Access { verb: Verb::Get, name: Some(&name), ..all };
+            grants(rule).hidden(&one).is_some()
+        };
+        assert!(hidden(everything(), "operetta-system") && !hidden(everything(), "a"));
+        assert!(!hidden(by_namespace, "operetta-system"));
     }
 
     #[test]

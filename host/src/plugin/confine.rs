@@ -1,34 +1,22 @@
 //! What no document gives a plugin: a way to the host's own account, which may act as every plugin.
 //!
-//! Whoever makes pods in the host's namespace, or gets into one, can use every account there. A rule for all namespaces does not mean the host's own (see
+//! Whoever makes pods in the host's namespace, or gets into one, can use every account there; whoever writes ConfigMaps there says what runs; and whoever reads Secrets there has what
+//! the host alone should have. So nothing there is theirs but to read other things. A rule for all namespaces does not mean the host's own (see
 //! [`operetta_core::grant::Grants`]), so only what names it is refused here.
 
 use operetta_core::{
     cache::Scope,
+    effect::printable,
     grant::Rule,
     name::{Namespace, ServiceAccount},
 };
 
-/// What runs with an account of its namespace, or gives one away: group, resource, and the verbs by which it does.
-const WAYS_IN: [(&str, &str, &[&str]); 15] = [
-    ("", "pods", &["create"]),
-    ("", "pods/ephemeralcontainers", &["update", "patch"]),
-    ("", "pods/exec", &["create", "get"]),
-    ("", "pods/attach", &["create", "get"]),
-    ("", "replicationcontrollers", WRITE),
-    ("apps", "deployments", WRITE),
-    ("apps", "daemonsets", WRITE),
-    ("apps", "statefulsets", WRITE),
-    ("apps", "replicasets", WRITE),
-    ("batch", "jobs", WRITE),
-    ("batch", "cronjobs", WRITE),
-    ("", "serviceaccounts/token", &["create"]),
-    // Which get themselves a token, or hand on the rights of others.
-    ("", "secrets", &["create"]),
-    ("rbac.authorization.k8s.io", "roles", WRITE),
-    ("rbac.authorization.k8s.io", "rolebindings", WRITE),
-];
-const WRITE: &[&str] = &["create", "update", "patch"];
+/// What leads there though it only reads, by its verb: group, resource, and verbs.
+const READS_IN: [(&str, &str, &[&str]); 3] =
+    [("", "pods/exec", &["get"]), ("", "pods/attach", &["get"]), ("", "secrets", READS)];
+const READS: &[&str] = &["get", "list", "watch"];
+/// Bytes of what a document calls a verb or a resource, in an error.
+const MOST_SHOWN: usize = 80;
 
 /// Whether the account and all rules keep away from the host.
 ///
@@ -48,21 +36,30 @@ pub(crate) fn check(account: &ServiceAccount, rules: &[Rule], scope: &Scope, hos
         let Some((verb, resource)) = way_in(rule).filter(|_| names_it) else { continue };
         let place = if rule.namespaces.is_empty() { "spec.namespaces" } else { "the namespaces of the rule" };
         return Err(format!(
-            "spec.grants.rules lets it {verb} {resource} in the namespace {host}, where the host itself runs: whoever may do that can take the host's account, and with it act as every \
-             plugin; take {host} out of {place}"
+            "spec.grants.rules lets it {verb} {resource} in the namespace {host}, where the host itself runs: there lie its account, its Secrets and the plugins that it runs, and \
+             whoever may do that can act as every plugin; take {host} out of {place}, or let it only read there, and no Secrets"
         ));
     }
     Ok(())
 }
 
-/// What a rule allows that leads to an account: a verb and a resource.
-fn way_in(rule: &Rule) -> Option<(&'static str, &'static str)> {
+/// What a rule allows that leads to the host's account, or to what it runs: a verb and a resource.
+///
+/// Whatever writes is one: pods run with any account there, ConfigMaps hold plugins, a Lease says which host works, and of kinds that others bring nobody knows.
+fn way_in(rule: &Rule) -> Option<(String, String)> {
+    // With nothing in one of its lists a rule allows nothing.
+    let (first, _) = (rule.resources.first()?, rule.api_groups.first()?);
+    if let Some(verb) = rule.verbs.iter().find(|verb| !READS.contains(&verb.as_str())) {
+        let verb = if verb == "*" { "create" } else { verb };
+        let resource = if first == "*" { "everything" } else { first };
+        return Some((printable(verb, MOST_SHOWN), printable(resource, MOST_SHOWN)));
+    }
     let any = |list: &[String], wanted: &str| list.iter().any(|x| x == "*" || x == wanted);
-    WAYS_IN.into_iter().find_map(|(group, resource, verbs)| {
+    READS_IN.into_iter().find_map(|(group, resource, verbs)| {
         let part = resource.split_once('/').map(|(_, part)| format!("*/{part}"));
         let covers = any(&rule.resources, resource) || part.is_some_and(|part| rule.resources.contains(&part));
         let verb = verbs.iter().find(|verb| any(&rule.verbs, verb))?;
-        (covers && any(&rule.api_groups, group)).then_some((*verb, resource))
+        (covers && any(&rule.api_groups, group)).then(|| ((*verb).to_owned(), resource.to_owned()))
     })
 }
 
@@ -92,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_leads_to_the_hosts_account_is_refused_where_the_host_is() {
+    fn whatever_writes_or_reads_secrets_is_refused_where_the_host_is() {
         let fine = |rule: Rule| try_with("operetta-plugins", rule, &Scope::All);
         for (group, resource, verb) in [
             ("", "pods", "create"),
@@ -117,16 +114,60 @@ mod tests {
             ("", "secrets", "create"),
             ("rbac.authorization.k8s.io", "roles", "update"),
             ("rbac.authorization.k8s.io", "rolebindings", "patch"),
+            // The plugin directory, and components of Plugins.
+            ("", "configmaps", "create"),
+            ("", "configmaps", "update"),
+            ("", "configmaps", "patch"),
+            ("", "configmaps", "delete"),
+            ("", "configmaps", "deletecollection"),
+            ("", "configmaps", "*"),
+            ("coordination.k8s.io", "leases", "update"),
+            ("example.com", "things", "delete"),
+            ("", "namespaces", "patch"),
+            ("", "secrets", "get"),
+            ("", "secrets", "list"),
+            ("*", "*", "watch"),
         ] {
             let said = fine(rule(group, resource, verb, &["a", "operetta-system"])).unwrap_err();
             assert!(said.contains("take operetta-system out of the namespaces of the rule"), "{said}");
             assert_eq!(fine(rule(group, resource, verb, &["a"])), Ok(()), "{group} {resource} {verb} elsewhere");
             assert_eq!(fine(rule(group, resource, verb, &[])), Ok(()), "{group} {resource} {verb} everywhere");
         }
-        for (group, resource, verb) in
-            [("", "pods", "get"), ("", "pods/log", "get"), ("", "configmaps", "*"), ("example.com", "pods", "create")]
-        {
+        for (group, resource, verb) in [
+            ("", "pods", "get"),
+            ("", "pods/log", "get"),
+            ("", "configmaps", "get"),
+            ("", "configmaps", "list"),
+            ("", "*/log", "get"),
+            ("", "pods/exec", "watch"),
+            ("example.com", "secrets", "get"),
+            ("apps", "*", "watch"),
+        ] {
             assert_eq!(fine(rule(group, resource, verb, &["operetta-system"])), Ok(()), "{group} {resource} {verb}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_said_as_the_rule_has_it() {
+        let said = |rule: Rule| try_with("operetta-plugins", rule, &Scope::All).unwrap_err();
+        let all = said(rule("*", "*", "*", &["operetta-system"]));
+        assert!(all.contains("lets it create everything in the namespace operetta-system"), "{all}");
+        let mut mixed = rule("", "configmaps", "get", &["operetta-system"]);
+        mixed.verbs.push("delete".into());
+        assert!(said(mixed).contains("lets it delete configmaps in the namespace operetta-system"));
+        let odd = said(rule("", "pods\n", "create", &["operetta-system"]));
+        assert!(odd.contains("lets it create pods\\n in"), "{odd}");
+        assert!(odd.contains("or let it only read there, and no Secrets"), "{odd}");
+        let secrets = said(rule("", "*", "list", &["operetta-system"]));
+        assert!(secrets.contains("lets it list secrets in the namespace"), "{secrets}");
+        for nothing in ["resources", "verbs", "apiGroups"] {
+            let mut rule = rule("*", "*", "*", &["operetta-system"]);
+            match nothing {
+                "resources" => rule.resources.clear(),
+                "verbs" => rule.verbs.clear(),
+                _ => rule.api_groups.clear(),
+            }
+            assert_eq!(try_with("operetta-plugins", rule, &Scope::All), Ok(()), "no {nothing}");
         }
     }
 

@@ -77,7 +77,10 @@ impl Plugin {
                 Ok(step) => return (step, None),
                 // Whoever may not act does not go on by what needs no account, such as channels.
                 Err(problem) if problem.is_of_account() => return (Step::Keep(Mode::Rest), Some(problem)),
-                Err(problem) => return (Step::Stay, Some(problem)),
+                Err(problem) => {
+                    self.withdraw(spec);
+                    return (Step::Stay, Some(problem));
+                }
             },
             Err(problem) => problem,
         };
@@ -86,6 +89,7 @@ impl Plugin {
             Ok(step) => (step, Some(problem)),
             Err(other) => {
                 let step = if other.is_of_account() { Step::Keep(Mode::Rest) } else { Step::Stay };
+                self.withdraw(spec);
                 let message =
                     format!("{}; and the version before it: {}: {}", problem.message, other.phase, other.message);
                 (step, Some(Problem { message, passing: problem.passing || other.passing, ..problem }))
@@ -192,6 +196,7 @@ impl Plugin {
             && running.owner.as_deref() == object.map(|object| object.uid.as_str())
             && !running.has_lost_watches()
         {
+            self.withdraw(spec);
             return Ok(Step::Stay);
         }
         if object.is_none() {
@@ -245,6 +250,14 @@ impl Plugin {
             watches,
             since,
         })))
+    }
+
+    /// What a document no longer grants is gone at once, whatever else keeps the document from being taken; what it grants in addition has to wait for that.
+    fn withdraw(&self, spec: &PluginSpec) {
+        if let Some(running) = &self.running {
+            let within = (spec.grants != running.spec.grants).then(|| Arc::new(spec.policy().grants));
+            running.shared.narrow(within);
+        }
     }
 
     fn check_file_source(&self, source: Option<&Source>) -> Result<(), Problem> {
@@ -317,6 +330,11 @@ impl Plugin {
     fn ports(&self, kubernetes: Arc<dyn Kubernetes>, channels: GrpcChannels, databases: DatabasePools) -> Ports {
         let (metrics, vitals, plugin) = (self.metrics.clone(), self.vitals.clone(), self.name.clone());
         let limits = self.metrics.clone();
+        // What it is denied all the time would be a log of nothing else.
+        let again = {
+            let plugin = plugin.clone();
+            Aside::to(move |what| tracing::warn!(%plugin, what, "denied again"))
+        };
         Ports {
             kubernetes,
             channels: Arc::new(channels),
@@ -324,7 +342,9 @@ impl Plugin {
             log: Arc::new(NoLog),
             denials: Arc::new(move |denial| {
                 metrics.denied(denial.grant());
-                vitals.denied(denial);
+                if !vitals.denied(denial) {
+                    return again.say(&denial.to_string());
+                }
                 match &denial.remedy {
                     Remedy::Grant { yaml, .. } => {
                         tracing::warn!(%plugin, what = denial.what, rule = yaml, "denied: not granted to the plugin");

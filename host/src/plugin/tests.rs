@@ -341,6 +341,39 @@ async fn a_document_holds_for_the_code_that_runs_even_beside_a_broken_component(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grant_is_gone_even_where_the_document_that_takes_it_away_is_not_taken() {
+    let stage = Stage::new();
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let tell = answers.clone();
+    stage.runs.act(move |_, effects| {
+        let tell = tell.clone();
+        async move {
+            let got = effects.get(&things(), &key("a"), false).await;
+            tell.lock().unwrap().push(got);
+            Ok(Outcome::AwaitChange)
+        }
+    });
+    let mut reconciles = 0;
+    let mut denied = async || {
+        reconciles += 1;
+        stage.world.apply(&things(), "a");
+        stage.runs.count(reconciles).await;
+        matches!(answers.lock().unwrap().pop(), Some(Err(ApiError::Denied(_))))
+    };
+    assert!(!denied().await);
+    for wasm in [version("1"), version("2"), broken()] {
+        seat.put(&wasm, &json!({}));
+        seat.problem("its controllers need what is not granted").await;
+        assert!(denied().await);
+        seat.put(&version("1"), &granted());
+        eventually("the good document holds", || seat.status.borrow().problem.is_none()).await;
+        assert!(!denied().await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_problem_that_may_pass_is_tried_again_until_it_has_passed() {
     let stage = Stage::new();
     *stage.components.trouble.lock().unwrap() = Some(Problem::passing(Phase::Compile, &"no process can be started"));

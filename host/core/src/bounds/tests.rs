@@ -61,6 +61,43 @@ fn what_a_plugin_may_do_is_not_its_own_to_write() {
 }
 
 #[test]
+fn nothing_runs_where_the_accounts_of_plugins_lie() {
+    for (what, refused) in [
+        ("create core pods", true),
+        ("update core pods", true),
+        ("patch core pods", true),
+        ("patch core pods/ephemeralcontainers", true),
+        ("create core pods/exec", true),
+        ("get core pods/exec", true),
+        ("get core pods/attach", true),
+        ("create core replicationcontrollers", true),
+        ("patch apps deployments", true),
+        ("update apps daemonsets", true),
+        ("create apps statefulsets", true),
+        ("create apps replicasets", true),
+        ("create batch jobs", true),
+        ("patch batch cronjobs", true),
+        ("create core serviceaccounts/token", true),
+        ("get core pods", false),
+        ("get core pods/log", false),
+        ("list apps deployments", false),
+        ("delete core pods", false),
+        ("create core configmaps", false),
+        ("patch core serviceaccounts", false),
+        ("create x.example.com pods", false),
+        ("create batch pods", false),
+    ] {
+        // Whether or not its own account is there.
+        let said = |place: &str| asked(&format!("{what} {place}/x"), |access| bounds().check(access));
+        assert_eq!(said(ACCOUNTS).is_err(), refused, "{what}");
+        assert_eq!(said("plugins"), Ok(()), "{what} elsewhere");
+        if let Err(denial) = said(ACCOUNTS) {
+            assert!(denial.to_string().contains("what runs there can act as any of them"), "{denial}");
+        }
+    }
+}
+
+#[test]
 fn nothing_outside_of_the_scope_is_reached() {
     let Bounds(Some(plugin)) = bounds() else { panic!() };
     let limited = Bounds(Some(Plugin { scope: Scope::Namespaces(["n".parse().unwrap()].into()), ..plugin }));
@@ -81,12 +118,17 @@ fn judge(access: &str, change: Change<'_>) -> &'static str {
     match asked(access, |access| bounds().claims(access, change)) {
         Err(Outside::Denied(_)) => "denied",
         Err(Outside::Unclear(_)) => "unclear",
-        Ok(Claims { owners, finalizers }) => match (owners.is_empty(), finalizers.is_empty()) {
-            (true, true) => "fine",
-            (false, true) => "owner",
-            (true, false) => "finalizer",
-            (false, false) => "both",
-        },
+        Ok(Claims { owners, finalizers, annotations }) => {
+            match (owners.is_empty(), finalizers.is_empty(), annotations.is_empty()) {
+                (true, true, true) => "fine",
+                (false, true, true) => "owner",
+                (true, false, true) => "finalizer",
+                (true, true, false) => "annotation",
+                (false, false, true) => "both",
+                (false, false, false) => "all",
+                _ => "some",
+            }
+        }
     }
 }
 
@@ -137,7 +179,7 @@ fn steps_are_followed_to_what_they_change() {
         (r#"[{"op": "replace", "path": "/metadata/ownerReferences/0/name", "value": "x"}]"#, "owner"),
         (r#"[{"op": "replace", "path": "/metadata", "value": {"ownerReferences": [OWNER]}}]"#, "owner"),
         (r#"[{"op": "replace", "path": "", "value": {"metadata": {"finalizers": ["g"]}}}]"#, "finalizer"),
-        (r#"[{"op": "copy", "from": "/spec/free", "path": "/metadata"}]"#, "both"),
+        (r#"[{"op": "copy", "from": "/spec/free", "path": "/metadata"}]"#, "all"),
         (r#"[{"op": "move", "from": "/spec/free", "path": "/metadata/finalizers"}]"#, "finalizer"),
         (r#"[{"op": "copy", "from": "/spec/free", "path": "/metadata/ownerReferences/0"}]"#, "owner"),
         (r#"[{"op": "move", "from": "/metadata/finalizers", "path": "/spec/free"}]"#, "fine"),
@@ -148,6 +190,87 @@ fn steps_are_followed_to_what_they_change() {
         let text = text.replace("OWNER", OWNER);
         assert_eq!(judge("patch x.example.com things n/t", Change::Steps(&text)), found, "{text}");
     }
+}
+
+#[test]
+fn annotations_that_are_the_hosts_affair_are_found_however_they_are_written() {
+    let thing = "patch x.example.com things n/t";
+    for (text, found) in [
+        (r#"{"metadata": {"annotations": {"operetta.dev/paused": ""}}}"#, "annotation"),
+        (r#"{"metadata": {"annotations": {"operetta.dev\/paused": ""}}}"#, "annotation"),
+        (r#"{"metadata": {"annotations": {"\u006fperetta.dev/paused": ""}}}"#, "annotation"),
+        (r#"{"metadata": {"annotations": {"operetta.dev/whatever": "x"}}}"#, "annotation"),
+        (r#"{"metadata": {"annotations": {"operetta.dev/paused": null}}}"#, "annotation"),
+        (r#"{"metadata": {"annotations": {"operetta.dev/paused": 1}}}"#, "annotation"),
+        // Both are looked at, so that nothing hides behind the second.
+        (r#"{"metadata": {"annotations": {"operetta.dev/paused": "", "operetta.dev/paused": null}}}"#, "annotation"),
+        (r#"{"metadata": {"annotations": {"operetta.dev/paused": ""}, "annotations": {}}}"#, "unclear"),
+        (r#"{"metadata": {"annotations": ["operetta.dev/paused"]}}"#, "unclear"),
+        (r#"{"metadata": {"annotations": {"demo.operetta.dev/start": "1", "operetta.device/a": "b"}}}"#, "fine"),
+        (r#"{"metadata": {"labels": {"operetta.dev/paused": ""}, "annotations": null}}"#, "fine"),
+        (r#"{"spec": {"template": {"metadata": {"annotations": {"operetta.dev/paused": ""}}}}}"#, "fine"),
+    ] {
+        assert_eq!(judge(thing, Change::Object(text)), found, "{text}");
+    }
+    assert_eq!(
+        judge("create core pods n/-", Change::Object(r#"{"metadata": {"annotations": {"operetta.dev/paused": ""}}}"#)),
+        "annotation"
+    );
+    for (text, found) in [
+        (r#"[{"op": "add", "path": "/metadata/annotations/operetta.dev~1paused", "value": ""}]"#, "annotation"),
+        (r#"[{"op": "replace", "path": "/metadata/annotations/operetta.dev~1paused", "value": ""}]"#, "annotation"),
+        (r#"[{"op": "remove", "path": "/metadata/annotations/operetta.dev~1paused"}]"#, "annotation"),
+        (r#"[{"op": "test", "path": "/metadata/annotations/operetta.dev~1paused", "value": ""}]"#, "fine"),
+        (r#"[{"op": "add", "path": "/metadata/annotations", "value": {"operetta.dev/paused": ""}}]"#, "annotation"),
+        (r#"[{"op": "add", "path": "/metadata/annotations", "value": null}]"#, "fine"),
+        (r#"[{"op": "add", "path": "/metadata/annotations", "value": {"a": "b"}}]"#, "fine"),
+        (r#"[{"op": "replace", "path": "/metadata", "value": {"annotations": {"operetta.dev/a": ""}}}]"#, "annotation"),
+        (r#"[{"op": "copy", "from": "/spec/free", "path": "/metadata/annotations"}]"#, "annotation"),
+        (
+            r#"[{"op": "copy", "from": "/spec/free", "path": "/metadata/annotations/operetta.dev~1paused"}]"#,
+            "annotation",
+        ),
+        (
+            r#"[{"op": "move", "from": "/metadata/annotations/operetta.dev~1paused", "path": "/spec/free"}]"#,
+            "annotation",
+        ),
+        (r#"[{"op": "copy", "from": "/metadata/annotations/operetta.dev~1paused", "path": "/spec/free"}]"#, "fine"),
+        (r#"[{"op": "copy", "from": "/spec/free", "path": "/metadata/annotations/mine"}]"#, "fine"),
+        (r#"[{"op": "remove", "path": "/metadata/annotations/mine"}]"#, "fine"),
+        (r#"[{"op": "remove", "path": "/metadata/labels/operetta.dev~1paused"}]"#, "fine"),
+        (r#"[{"op": "remove", "path": "/spec/annotations/operetta.dev~1paused"}]"#, "fine"),
+    ] {
+        assert_eq!(judge(thing, Change::Steps(text)), found, "{text}");
+    }
+}
+
+#[test]
+fn an_annotation_of_the_hosts_may_stay_as_it_is_and_nothing_else() {
+    let access = "update x.example.com things n/t";
+    let left = |text: &str, there: &str| {
+        let mut claims = asked(access, |access| bounds().claims(access, Change::Object(text))).unwrap();
+        claims.allow_what_is_there(there);
+        asked(access, |access| claims.check(access)).map_err(|denial| denial.to_string())
+    };
+    let with =
+        |value: &str| format!(r#"{{"metadata": {{"annotations": {{"a": "b", "operetta.dev/paused": {value}}}}}}}"#);
+    assert_eq!(left(&with("\"x\""), &with("\"x\"")), Ok(()));
+    for (text, there) in [
+        (with("\"x\""), with("\"y\"")),
+        (with("\"x\""), with("\"x\"").replace("paused", "other")),
+        (with("\"x\""), "{}".to_owned()),
+        (with("null"), with("\"x\"")),
+        (with("null"), with("null")),
+    ] {
+        let denied = left(&text, &there).unwrap_err();
+        assert!(denied.contains("with the annotation operetta.dev/paused is refused, whatever is granted"), "{denied}");
+        assert!(denied.contains("plugins have no part in it; leave it out"), "{denied}");
+    }
+    let unseen = r#"[{"op": "copy", "from": "/spec/free", "path": "/metadata/annotations"}]"#;
+    let claims = asked(access, |access| bounds().claims(access, Change::Steps(unseen))).unwrap();
+    assert!(!claims.is_empty());
+    let denied = asked(access, |access| claims.check(access)).unwrap_err().to_string();
+    assert!(denied.contains("with the annotation that is moved or copied is refused"), "{denied}");
 }
 
 #[test]

@@ -1,11 +1,16 @@
-//! What a write says of an object, as far as [`super::Bounds`] ask: its name, its owners, its finalizers, and whom a binding binds.
+//! What a write says of an object, as far as [`super::Bounds`] ask: its name, its owners, its finalizers, its annotations that are the host's affair, and whom a binding binds.
 //!
 //! Most writes say nothing of these, which a glance at the text shows. The others are read into types that take each field once, so that what is judged is what the API server reads.
 
-use serde::{Deserialize, de::DeserializeOwned};
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor},
+};
 use serde_json::Value;
 
-use crate::name::ServiceAccount;
+use crate::{annotation, name::ServiceAccount};
 
 /// The text of a write.
 #[derive(Debug, Clone, Copy)]
@@ -41,8 +46,13 @@ pub struct Written {
     pub name: Option<String>,
     pub owners: Vec<Owner>,
     pub finalizers: Vec<String>,
+    /// Those whose key begins with [`annotation::PREFIX`]; of one that is taken away the value is null, as it is of one whose value is not seen.
+    pub annotations: Vec<(String, Value)>,
     pub subjects: Vec<Subject>,
 }
+
+/// What a text with one of the host's annotations holds: their prefix without the slash, which JSON may write as `\/`.
+const ANNOTATIONS: &str = "operetta.dev";
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -57,12 +67,43 @@ struct Metadata {
     name: Option<String>,
     owner_references: Option<Vec<Owner>>,
     finalizers: Option<Vec<String>>,
+    annotations: Option<Annotations>,
+}
+
+/// All of them, also where a key comes twice, so that none hides behind another.
+#[derive(Default)]
+struct Annotations(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+struct Pairs;
+
+impl<'de> Visitor<'de> for Pairs {
+    type Value = Annotations;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("annotations")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(pair) = map.next_entry()? {
+            pairs.push(pair);
+        }
+        Ok(Annotations(pairs))
+    }
 }
 
 #[derive(Deserialize)]
 struct Step {
     op: String,
     path: String,
+    #[serde(default)]
+    from: String,
     #[serde(default)]
     value: Value,
 }
@@ -83,10 +124,10 @@ impl<'a> Change<'a> {
         text
     }
 
-    /// Whether it certainly says nothing of owners and finalizers.
+    /// Whether it certainly says nothing of owners, finalizers and the host's annotations.
     pub fn says_nothing(self) -> bool {
         // A step may copy what it does not name.
-        matches!(self, Self::Object(text) if !may_hold(text, &["ownerReferences", "finalizers"]))
+        matches!(self, Self::Object(text) if !may_hold(text, &["ownerReferences", "finalizers", ANNOTATIONS]))
     }
 
     /// Whether it may be about a Secret that is a service account's token.
@@ -114,6 +155,11 @@ impl<'a> Change<'a> {
     }
 }
 
+/// The parts of a JSON pointer.
+fn pointer(path: &str) -> Vec<String> {
+    path.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect()
+}
+
 /// Whether some text in it has the word, as itself or within a JSON pointer.
 fn holds(value: &Value, word: &str) -> bool {
     let is = |text: &str| text.contains(word) || text.replace("~1", "/").contains(word);
@@ -135,17 +181,39 @@ impl Written {
         self.name = metadata.name.or(self.name);
         self.owners.extend(metadata.owner_references.into_iter().flatten());
         self.finalizers.extend(metadata.finalizers.into_iter().flatten());
+        self.annotate(metadata.annotations.unwrap_or_default());
         self
     }
 
-    /// Of what cannot be seen, an owner, a finalizer or a subject is kept that is nobody's, and so is allowed to nobody.
+    fn annotate(&mut self, Annotations(all): Annotations) {
+        self.annotations.extend(all.into_iter().filter(|(key, _)| key.starts_with(annotation::PREFIX)));
+    }
+
+    /// What a step takes away.
+    fn removal(&mut self, path: &str) {
+        if let [metadata, annotations, key, ..] = pointer(path).as_slice()
+            && metadata == "metadata"
+            && annotations == "annotations"
+        {
+            self.annotate(Annotations(vec![(key.clone(), Value::Null)]));
+        }
+    }
+
+    /// Of what cannot be seen, an owner, a finalizer, an annotation or a subject is kept that is nobody's, and so is allowed to nobody.
     fn step(mut self, step: Step) -> Result<Self, String> {
-        let path: Vec<_> =
-            step.path.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
+        let path = pointer(&step.path);
         let path: Vec<_> = path.iter().map(String::as_str).collect();
         let value = match step.op.as_str() {
-            "remove" | "test" => return Ok(self),
-            "move" | "copy" => None,
+            "test" => return Ok(self),
+            "remove" => {
+                self.removal(&step.path);
+                return Ok(self);
+            }
+            "move" => {
+                self.removal(&step.from);
+                None
+            }
+            "copy" => None,
             _ => Some(step.value),
         };
         match (path.as_slice(), value) {
@@ -157,12 +225,20 @@ impl Written {
             (["metadata", "finalizers"], Some(value)) => self.finalizers.extend(typed::<Vec<_>>(value)?),
             (["metadata", "finalizers", _], Some(value)) => self.finalizers.push(typed(value)?),
             (["metadata", "finalizers", ..], _) => self.finalizers.push(String::new()),
+            (["metadata", "annotations"], Some(value)) => {
+                self.annotate(typed::<Option<Annotations>>(value)?.unwrap_or_default());
+            }
+            (["metadata", "annotations"], None) => self.annotations.push((String::new(), Value::Null)),
+            (["metadata", "annotations", key, ..], value) => {
+                self.annotate(Annotations(vec![((*key).to_owned(), value.unwrap_or_default())]));
+            }
             (["subjects"], Some(value)) => self.subjects.extend(typed::<Vec<_>>(value)?),
             (["subjects", _], Some(value)) => self.subjects.push(typed(value)?),
             (["subjects", ..], _) => self.subjects.push(Subject::default()),
             ([] | ["metadata"], None) => {
                 self.owners.push(Owner::default());
                 self.finalizers.push(String::new());
+                self.annotations.push((String::new(), Value::Null));
                 self.subjects.push(Subject::default());
             }
             _ => {}

@@ -203,6 +203,18 @@ async fn arguments_that_wait_are_limited_and_given_back() {
     assert!(effects.under_way(40).is_ok());
 }
 
+#[tokio::test]
+async fn an_event_says_nothing_that_nobody_sees() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits::default());
+    let message = "\u{1b}[31mred\nNormal Forged\u{202e}".to_owned();
+    effects.publish(Event { message, ..event() }).await.unwrap();
+    effects.publish(Event { message: "\n".repeat(1_000), ..event() }).await.unwrap();
+    let reached = fake.reached.lock().unwrap();
+    assert_eq!(reached[0], "publish \\u{1b}[31mred\\nNormal Forged\\u{202e}");
+    assert!(reached[1].len() <= "publish ".len() + 1_024 && reached[1].ends_with("\\n…"), "{reached:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn events_come_at_a_rate() {
     let fake = fake(&[]);

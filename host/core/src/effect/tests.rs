@@ -94,8 +94,8 @@ impl Kubernetes for Fake {
         self.note("delete");
         Ok(())
     }
-    async fn publish(&self, _: &Caller, _: Event) -> Result<(), ApiError> {
-        self.note("publish");
+    async fn publish(&self, _: &Caller, event: Event) -> Result<(), ApiError> {
+        self.note(&format!("publish {}", event.message));
         Ok(())
     }
 }
