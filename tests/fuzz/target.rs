@@ -1,12 +1,15 @@
 //! One target as a program for cargo-fuzz: the one that the program is called after.
 #![no_main]
 
-#[path = "../src/fuzz.rs"]
-mod fuzz;
+/// With its files where the workspace has them.
+#[path = "../src"]
+mod src {
+    pub mod fuzz;
+}
 
 use std::{env, fs, process, sync::LazyLock};
 
-use fuzz::{
+use src::fuzz::{
     Target, guest,
     mutate::{Dice, mutate},
 };

@@ -2,6 +2,7 @@
 ;;
 ;; MANIFEST: the document, as the text of a data segment. START: the body of the core module's start function. ON-MANIFEST: runs before the document is returned.
 ;; MORE-IMPORTS, MORE-CORE-IMPORTS and MORE-INSTANCES: further imports of the component, of its module, and what connects them.
+;; MORE-AFTER: what the component has beside all that, which may use the lifted `$described` and the module's table.
 ;; ON-RECONCILE: runs before the answer, which is `await-change`; `$attempt` is the request's, so that one component misbehaves in many ways.
 (component
   (type $types (instance
@@ -38,7 +39,7 @@
   (core module $m
     (import "libc" "memory" (memory 1))
     MORE-CORE-IMPORTS
-    (table $table 10 funcref)
+    (table $table (export "table") 10 funcref)
     (func $recurse (param i32) (result i32) (i32.add (call $recurse (local.get 0)) (i32.const 1)))
     (func $start START)
     (start $start)
@@ -57,8 +58,10 @@
     (data (i32.const 64) "MANIFEST"))
 
   (core instance $i (instantiate $m (with "libc" (instance $libc)) MORE-INSTANCES))
-  (func (export "manifest") (result string)
+  (func $described (export "manifest") (result string)
     (canon lift (core func $i "manifest") (memory $memory) (realloc $realloc)))
   (type $reconcile (func async (param "request" $request) (result (result $outcome (error $failure)))))
   (func (export "reconcile") (type $reconcile)
-    (canon lift (core func $i "reconcile") (memory $memory) (realloc $realloc))))
+    (canon lift (core func $i "reconcile") (memory $memory) (realloc $realloc)))
+
+  MORE-AFTER)

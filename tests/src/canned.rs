@@ -299,6 +299,9 @@ async fn answer(State(served): State<Arc<Served>>, request: Request) -> Response
     };
     let lie = name.as_ref().and_then(|name| served.state().lies.get(&place.object(name)).cloned());
     if let Some((status, lie)) = lie {
+        if head.method != Method::GET {
+            let _ = served.told.unbounded_send(Write { at, path, body });
+        }
         let status = StatusCode::from_u16(status).unwrap_or_default();
         return (status, [("content-type", "application/json")], lie).into_response();
     }

@@ -9,7 +9,7 @@ use std::{
 use arc_swap::ArcSwap;
 use operetta_core::{
     effect::{Effects, Policy, Ports},
-    grant::{Grants, Rule},
+    grant::{Denial, Grants, Rule},
     limit::{Limit, Limits},
     name::{ChannelName, ControllerName, DatabaseName, PluginName},
     port::{Caller, Channels, Kubernetes, database::Databases},
@@ -61,6 +61,7 @@ pub struct Crash {
     pub more_imports: &'static str,
     pub more_core_imports: &'static str,
     pub more_instances: &'static str,
+    pub more_after: &'static str,
 }
 
 impl Default for Crash {
@@ -74,6 +75,7 @@ impl Default for Crash {
             more_imports: "",
             more_core_imports: "",
             more_instances: "",
+            more_after: "",
             // One component that ends badly in many ways, chosen by the attempt.
             on_reconcile: r"
                 (if (i32.eq (local.get $attempt) (i32.const 1)) (then unreachable))
@@ -102,6 +104,7 @@ impl Crash {
             .replace("MORE-IMPORTS", self.more_imports)
             .replace("MORE-CORE-IMPORTS", self.more_core_imports)
             .replace("MORE-INSTANCES", self.more_instances)
+            .replace("MORE-AFTER", self.more_after)
             .replace("ON-MANIFEST", self.on_manifest)
             .replace("ON-RECONCILE", self.on_reconcile)
             .replace("(func $start START)", &format!("(func $start {})", self.start))
@@ -123,6 +126,8 @@ pub struct Plugin {
     pub databases: Arc<dyn Databases>,
     pub policy: Arc<ArcSwap<Policy>>,
     pub usage: Arc<Mutex<Vec<Usage>>>,
+    /// What grants the denials lacked, as the metric says it.
+    pub denied: Arc<Mutex<Vec<&'static str>>>,
     /// The limits that were met on the way to an effect.
     pub exceeded: Arc<Mutex<Vec<Limit>>>,
 }
@@ -157,8 +162,8 @@ impl Plugin {
         let policy = Arc::new(ArcSwap::from_pointee(policy));
         let world = Arc::<World>::default();
         let (kubernetes, channels, databases) = (world.clone(), world.clone(), world.clone());
-        let (usage, exceeded) = Default::default();
-        Self { component, world, kubernetes, channels, databases, policy, usage, exceeded }
+        let (usage, denied, exceeded) = Default::default();
+        Self { component, world, kubernetes, channels, databases, policy, usage, denied, exceeded }
     }
 
     pub fn limit(&self, change: impl FnOnce(&mut Policy)) {
@@ -175,7 +180,10 @@ impl Plugin {
             channels: self.channels.clone(),
             databases: self.databases.clone(),
             log: self.world.clone(),
-            denials: Arc::new(|_| {}),
+            denials: {
+                let denied = self.denied.clone();
+                Arc::new(move |denial: &Denial| denied.lock().unwrap().push(denial.grant()))
+            },
             exceeded: {
                 let exceeded = self.exceeded.clone();
                 Arc::new(move |limit| exceeded.lock().unwrap().push(limit))

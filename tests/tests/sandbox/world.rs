@@ -148,7 +148,11 @@ impl Kubernetes for World {
     }
 
     async fn publish(&self, _: &Caller, event: Event) -> Result<(), ApiError> {
-        self.note(format!("publish {event:?}"));
+        // As it is, so that whoever looks sees what would be written.
+        let Event { resource, key, severity, reason, action, message } = event;
+        self.note(format!(
+            "publish {resource} {key} severity: {severity:?} reason: \"{reason}\" action: \"{action}\" message: \"{message}\""
+        ));
         Ok(())
     }
 }
@@ -162,7 +166,13 @@ impl Channels for World {
 
     async fn open(&self, channel: &ChannelName, call: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
         self.note(format!("open {channel} {}", call.path));
-        Ok(Box::new(Echo { state: watch::Sender::new(EchoState::default()), _live: self.live() }))
+        let live = self.live();
+        let exchange: Box<dyn Exchange> = if call.path.ends_with("/Forever") {
+            Box::new(Forever { _live: live })
+        } else {
+            Box::new(Echo { state: watch::Sender::new(EchoState::default()), _live: live })
+        };
+        Ok(exchange)
     }
 }
 
@@ -207,6 +217,32 @@ impl Exchange for Echo {
 
     fn trailers(&self) -> Metadata {
         if self.state.borrow().ended { vec![("x-end".into(), b"1".to_vec())] } else { Vec::new() }
+    }
+}
+
+/// Has always more to say.
+struct Forever {
+    _live: Live,
+}
+
+#[async_trait]
+impl Exchange for Forever {
+    async fn send(&self, _: Vec<u8>) -> Result<(), GrpcStatus> {
+        Ok(())
+    }
+
+    fn half_close(&self) {}
+
+    async fn headers(&self) -> Result<Metadata, GrpcStatus> {
+        Ok(Vec::new())
+    }
+
+    async fn receive(&self, limit: usize) -> Result<Vec<Vec<u8>>, GrpcStatus> {
+        Ok(vec![b"more".to_vec(); limit])
+    }
+
+    fn trailers(&self) -> Metadata {
+        Vec::new()
     }
 }
 

@@ -115,9 +115,9 @@ async fn run(request: &Request, argument: &Value) -> String {
             )
         }
         "log" => {
-            let fields = [("colour".to_owned(), "red\nand blue".to_owned())];
-            let length = argument.get("length").and_then(Value::as_u64).and_then(|length| usize::try_from(length).ok());
-            let message = length.map_or_else(
+            let fields =
+                argument.get("fields").map_or_else(|| vec![("colour".to_owned(), "red\nand blue".to_owned())], pairs);
+            let message = number(argument, "length").map_or_else(
                 || text(argument, "message").unwrap_or_else(|| "a line".to_owned()),
                 |length| "a".repeat(length),
             );
@@ -127,8 +127,11 @@ async fn run(request: &Request, argument: &Value) -> String {
         }
         "settings" => format!("{:?} {:?}", settings::get("colour"), settings::get("size")),
         "clocks" => clocks().await,
+        "clock" => clock(),
         "unary" => show(grpc::unary(call(argument), b"hello".to_vec()).await),
         "exchange" => exchange(argument).await,
+        "exchanges" => exchanges(argument).await,
+        "listen" => listen(argument).await,
         "sql" => show(postgres::query(database(argument), statement(argument)).await),
         "sql-execute" => show(postgres::execute(database(argument), statement(argument)).await),
         "transaction" => transaction(argument).await,
@@ -157,6 +160,20 @@ async fn run(request: &Request, argument: &Value) -> String {
             wit_bindgen::spawn_local(async {
                 monotonic_clock::wait_for(10 * MILLISECOND).await;
                 panic!("on purpose");
+            });
+            "returned".to_owned()
+        }
+        "left-over-loop" => {
+            wit_bindgen::spawn_local(async {
+                monotonic_clock::wait_for(10 * MILLISECOND).await;
+                drop(Spin);
+            });
+            "returned".to_owned()
+        }
+        "left-over-drop" => {
+            wit_bindgen::spawn_local(async {
+                let _spin = Spin;
+                monotonic_clock::wait_for(3_600_000 * MILLISECOND).await;
             });
             "returned".to_owned()
         }
@@ -193,11 +210,7 @@ async fn run(request: &Request, argument: &Value) -> String {
             }
         }
         "large" => {
-            let size = argument
-                .get("size")
-                .and_then(Value::as_u64)
-                .and_then(|size| usize::try_from(size).ok())
-                .unwrap_or_default();
+            let size = number(argument, "size").unwrap_or_default();
             show(writer::create(resource(argument), None, "x".repeat(size), Vec::new()).await)
         }
         "panic" => innermost_function_of_the_panic(&request.controller),
@@ -224,6 +237,62 @@ async fn clocks() -> String {
     let waited = (monotonic_clock::now() - began) / MILLISECOND;
     let different = random::get_random_u64() != random::get_random_u64();
     format!("{} {} {different}", waited >= 20, system_clock::now().seconds > 1_700_000_000)
+}
+
+/// Whether all steps of both clocks are such as the host lets be seen.
+fn clock() -> String {
+    const GRAIN: u64 = 100_000;
+    let (mut steps, mut coarse, mut last) = (0, true, monotonic_clock::now());
+    // Most looks show nothing new.
+    while steps < 100 {
+        let now = monotonic_clock::now();
+        if now != last {
+            coarse &= (now - last).is_multiple_of(GRAIN);
+            (steps, last) = (steps + 1, now);
+        }
+    }
+    format!("{coarse} {}", u64::from(system_clock::now().nanoseconds).is_multiple_of(GRAIN))
+}
+
+/// Ends never, and begins when it is dropped.
+struct Spin;
+
+impl Drop for Spin {
+    fn drop(&mut self) {
+        loop {
+            std::hint::black_box(());
+        }
+    }
+}
+
+/// Opens as many as told at the same time, and closes none of them.
+async fn exchanges(argument: &Value) -> String {
+    let mut open = Vec::new();
+    let mut refused = None;
+    while refused.is_none() && open.len() < number(argument, "times").unwrap_or_default() {
+        match grpc::Exchange::open(call(argument)).await {
+            Ok(exchange) => open.push(exchange),
+            Err(status) => refused = Some(status.message),
+        }
+    }
+    let said = format!("{} open, then {refused:?}", open.len());
+    std::mem::forget(open);
+    said
+}
+
+/// Takes whatever a service has to say, one message at a time.
+async fn listen(argument: &Value) -> String {
+    let exchange = match grpc::Exchange::open(call(argument)).await {
+        Ok(exchange) => exchange,
+        Err(status) => return format!("{status:?}"),
+    };
+    let mut messages = 0;
+    loop {
+        match exchange.receive().await {
+            Ok(Some(_)) => messages += 1,
+            other => return format!("{messages}: {other:?}"),
+        }
+    }
 }
 
 async fn exchange(argument: &Value) -> String {
@@ -279,6 +348,10 @@ fn text(argument: &Value, name: &str) -> Option<String> {
     argument.get(name).and_then(Value::as_str).map(str::to_owned)
 }
 
+fn number(argument: &Value, name: &str) -> Option<usize> {
+    argument.get(name).and_then(Value::as_u64).and_then(|number| usize::try_from(number).ok())
+}
+
 fn resource(argument: &Value) -> Resource {
     Resource {
         group: text(argument, "group").unwrap_or_default(),
@@ -296,8 +369,7 @@ fn key(argument: &Value) -> ObjectKey {
 
 /// As JSON, or as text that need not be any, or something `times` times.
 fn body(argument: &Value) -> String {
-    let times = argument.get("times").and_then(Value::as_u64).and_then(|times| usize::try_from(times).ok());
-    match (text(argument, "text"), times) {
+    match (text(argument, "text"), number(argument, "times")) {
         (Some(text), None) => text,
         (Some(text), Some(times)) => {
             let parts = (0..times).map(|number| text.replace("NUMBER", &number.to_string()));
@@ -312,9 +384,13 @@ fn options(argument: &Value) -> Vec<(String, String)> {
     argument.get("options").into_iter().flat_map(pairs).collect()
 }
 
-fn pairs(list: &Value) -> impl Iterator<Item = (String, String)> {
-    let pairs = list.as_array().into_iter().flatten();
-    pairs.filter_map(|pair| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.as_str()?.to_owned())))
+/// A list of pairs, or one `pair` that is there so many `times`.
+fn pairs(list: &Value) -> Vec<(String, String)> {
+    let pair = |pair: &Value| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.as_str()?.to_owned()));
+    match (list.get("pair").and_then(pair), number(list, "times")) {
+        (Some(pair), Some(times)) => vec![pair; times],
+        _ => list.as_array().into_iter().flatten().filter_map(pair).collect(),
+    }
 }
 
 fn call(argument: &Value) -> grpc::Call {
@@ -322,7 +398,7 @@ fn call(argument: &Value) -> grpc::Call {
         channel: text(argument, "channel").unwrap_or_default(),
         path: text(argument, "path").unwrap_or_else(|| "/demo.v1.Demo/Talk".to_owned()),
         metadata: match argument.get("metadata") {
-            Some(pairs) => self::pairs(pairs).map(|(key, value)| (key, value.into_bytes())).collect(),
+            Some(pairs) => self::pairs(pairs).into_iter().map(|(key, value)| (key, value.into_bytes())).collect(),
             None => vec![("x-colour".to_owned(), b"red".to_vec())],
         },
         deadline: Some(5_000),
@@ -334,10 +410,12 @@ fn database(argument: &Value) -> String {
     text(argument, "database").unwrap_or_default()
 }
 
-/// With a parameter of each kind, unless the test asks for one of a later contract.
+/// With a parameter of each kind, unless the test asks for so many or for one of a later contract.
 fn statement(argument: &Value) -> postgres::Statement {
     use postgres::Value as Sql;
-    let parameters = if argument["later"].is_null() {
+    let parameters = if let Some(count) = number(argument, "parameters") {
+        (0..count).map(|_| Sql::Null).collect::<Vec<_>>()
+    } else if argument["later"].is_null() {
         vec![
             Sql::Null,
             Sql::Boolean(true),

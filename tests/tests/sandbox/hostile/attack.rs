@@ -1,5 +1,7 @@
 //! An attack, as its file says it.
 
+use std::{collections::BTreeSet, fmt};
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -22,6 +24,59 @@ pub struct Attack {
     pub cluster: bool,
     pub guest: Guest,
     pub expect: Expect,
+    /// What counts it, and nothing else does.
+    #[serde(default)]
+    pub counted: BTreeSet<Counted>,
+}
+
+/// What an effect counts, as `denials/GRANT` or `limits/LIMIT`. A limit that ends the reconcile is counted by its end.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Counted {
+    /// A denial, by the grant that it lacked.
+    Denial(String),
+    /// A limit that was met.
+    Limit(String),
+}
+
+impl Counted {
+    /// The metric, as the administrator finds it.
+    fn metric(&self) -> String {
+        match self {
+            Self::Denial(grant) => format!("operetta_denials_total{{grant=\"{grant}\"}}"),
+            Self::Limit(limit) => format!("operetta_limit_exceeded_total{{limit=\"{limit}\"}}"),
+        }
+    }
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denial(grant) => write!(f, "denials/{grant}"),
+            Self::Limit(limit) => write!(f, "limits/{limit}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Counted {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some(("denials", grant)) => Ok(Self::Denial(grant.to_owned())),
+            Some(("limits", limit)) => Ok(Self::Limit(limit.to_owned())),
+            _ => Err(format!("{text} is neither denials/GRANT nor limits/LIMIT")),
+        }
+    }
+}
+
+impl Attack {
+    /// What the administrator sees, as the table says it.
+    pub fn seen(&self) -> String {
+        let mut seen = vec![self.expect.seen()];
+        seen.extend(self.counted.iter().map(|counted| format!("`{}`", counted.metric())));
+        seen.join("; ")
+    }
 }
 
 /// What the plugin was granted.
@@ -70,6 +125,7 @@ pub struct Parts {
     more_imports: String,
     more_core_imports: String,
     more_instances: String,
+    more_after: String,
 }
 
 /// How it must end.
@@ -80,7 +136,8 @@ pub enum Expect {
     Load(String, String),
     /// The reconcile fails: the reason, and words of the error.
     Ends(String, String),
-    /// The guest gets an answer with these words and without those, and reaches no port but for calls with that word; and something stands in the log.
+    /// The guest gets an answer with these words and without those. It reaches a port by calls with that word and by no others, or by none where there is no word; and something stands in
+    /// the log.
     Answers { answers: String, hides: Vec<String>, reaches: Option<String>, logs: Option<String> },
     /// Nothing happens.
     Harmless,
@@ -115,8 +172,7 @@ impl TryFrom<Written> for Expect {
 }
 
 impl Expect {
-    /// As the table says it.
-    pub fn seen(&self) -> String {
+    fn seen(&self) -> String {
         let code = |words: &str| if words.is_empty() { String::new() } else { format!(": `{words}`") };
         match self {
             Self::Load(phase, words) => format!("{phase}{}", code(words)),
@@ -168,6 +224,7 @@ impl Parts {
             more_imports: text(&self.more_imports),
             more_core_imports: text(&self.more_core_imports),
             more_instances: text(&self.more_instances),
+            more_after: text(&self.more_after),
         }
     }
 }
