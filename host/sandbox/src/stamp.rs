@@ -78,7 +78,7 @@ pub fn bare(wasm: &Bytes, cap: usize) -> Result<Bytes, LoadError> {
 /// The component with this manifest in its section, in place of the one that it may have had.
 ///
 /// # Errors
-/// It is no component of at most `cap` bytes.
+/// It is no component of at most `cap` bytes, or ends before it says.
 pub fn stamp(wasm: &Bytes, manifest: &Manifest, cap: usize) -> Result<Vec<u8>, LoadError> {
     let bare = bare(wasm, cap)?;
     let text = manifest.render().map_err(DescribeError::Stamp)?;
@@ -89,6 +89,8 @@ pub fn stamp(wasm: &Bytes, manifest: &Manifest, cap: usize) -> Result<Vec<u8>, L
     if stamped.len() > cap {
         return Err(VerifyError::TooLarge { size: stamped.len(), cap }.into());
     }
+    // Where a component within it says that it is longer than it is, the section would be part of that one.
+    verify::outline(&stamped, cap)?;
     Ok(stamped)
 }
 

@@ -31,7 +31,8 @@ pub fn look(data: &[u8]) {
     let again = stamp::glance(&bare, CAP).expect("a component without its section is one");
     assert_eq!((again.manifest.as_ref(), &again.imports), (None, &glance.imports));
     let manifest = glance.manifest.unwrap_or_else(|| Manifest::parse(MANIFEST).unwrap());
-    let stamped = Bytes::from(stamp::stamp(&whole, &manifest, 2 * CAP).expect("a component can be stamped"));
+    // One that ends within a part of it, which the compiler is the first to see.
+    let Ok(stamped) = stamp::stamp(&whole, &manifest, 2 * CAP).map(Bytes::from) else { return };
     let read = stamp::glance(&stamped, 2 * CAP).expect("a stamped component is one");
     assert_eq!(read.manifest.as_ref(), Some(&manifest), "the section says something else than what was written");
     assert_eq!(read.imports, glance.imports);

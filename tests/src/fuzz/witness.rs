@@ -183,11 +183,11 @@ fn is_harmless(name: &str) -> bool {
 
 #[async_trait]
 impl Kubernetes for Witness {
-    async fn get(&self, _: &Caller, resource: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError> {
+    async fn get(&self, _: &Caller, resource: &Resource, key: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
         self.arrives(0, "get");
         let (namespace, name) = (key.namespace.as_ref(), Some(key.name.as_str()));
-        // Before an apply of a plugin that may not create, the host looks whether the object exists, and tells nobody else.
-        if !(live && self.grants("patch", resource, None, namespace, name)) {
+        // Before a plugin writes, the host looks whether the object exists and what it carries, and tells nobody else.
+        if !["patch", "update"].into_iter().any(|verb| self.grants(verb, resource, None, namespace, name)) {
             self.is_granted("get", resource, None, namespace, name);
         }
         self.object()

@@ -60,6 +60,11 @@ impl Outside {
         self.scarce.store(scarce, Ordering::Relaxed);
     }
 
+    #[cfg(test)]
+    pub fn is_scarce(&self) -> bool {
+        self.scarce.load(Ordering::Relaxed)
+    }
+
     /// What the calls cost since this was asked last.
     pub fn cost(&self) -> Duration {
         Duration::from_nanos(self.cost.swap(0, Ordering::Relaxed))

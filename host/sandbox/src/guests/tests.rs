@@ -100,57 +100,28 @@ async fn what_computes_a_lot_gets_on_while_others_keep_the_machine_busy_and_is_p
     assert!(held < 4, "{held} of 100 turns were on patient threads, which get nothing");
 }
 
-/// What guests have under way outside.
-#[derive(Default)]
-struct UnderWay {
-    now: AtomicUsize,
-    most: AtomicUsize,
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn beside_others_the_calls_of_one_that_computes_a_lot_are_few_at_once() {
-    let guests = Arc::new(Guests::start().unwrap());
-    let (caller, neighbour) = (guests.share(), guests.share());
-    let (calls, over) = (Arc::new(UnderWay::default()), Arc::new(AtomicBool::new(false)));
-    let tasks: Vec<_> = (0..16)
-        .map(|_| {
-            let (guests, share, calls, over) =
-                (Arc::clone(&guests), Arc::clone(&caller), Arc::clone(&calls), Arc::clone(&over));
-            tokio::spawn(async move {
-                let inner = Arc::clone(&share);
-                let guest = async move {
-                    while !over.load(Ordering::Relaxed) {
-                        let call = async {
-                            calls.most.fetch_max(calls.now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-                            tokio::time::sleep(Duration::from_millis(1)).await;
-                            calls.now.fetch_sub(1, Ordering::Relaxed);
-                        };
-                        compute(Duration::from_millis(1));
-                        inner.outside(call).await;
-                    }
-                };
-                guests.run(&share, Meter::new(Duration::MAX), guest).await.unwrap();
-            })
-        })
-        .collect();
-    let abreast = guests.shared.lock().turns.abreast();
-    let few = async {
+#[tokio::test]
+async fn what_computes_a_lot_waits_with_its_calls_while_others_are_at_work() {
+    let guests = Guests::start().unwrap();
+    let (hungry, neighbour) = (guests.share(), guests.share());
+    let computes = async {
         loop {
-            calls.most.store(0, Ordering::Relaxed);
-            for _ in 0..10 {
-                assert!(!run(&guests, &neighbour).await.1);
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            if (1..=abreast).contains(&calls.most.load(Ordering::Relaxed)) {
-                return;
-            }
+            compute(Duration::from_millis(1));
+            turn().await;
         }
     };
-    timeout(Duration::from_mins(1), few).await.unwrap();
-    over.store(true, Ordering::Relaxed);
-    for task in tasks {
-        task.await.unwrap();
+    let meter = Meter::new(Duration::MAX);
+    let computes = guests.run(&hungry, Arc::clone(&meter), metered(meter, computes));
+    let scarce = async {
+        while !hungry.outside.is_scarce() {
+            run(&guests, &neighbour).await;
+        }
+    };
+    tokio::select! {
+        never = computes => never.unwrap().unwrap(),
+        scarce = timeout(Duration::from_mins(1), scarce) => scarce.unwrap(),
     }
+    assert!(!neighbour.outside.is_scarce());
 }
 
 #[tokio::test]
