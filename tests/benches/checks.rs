@@ -4,19 +4,22 @@
 
 mod ports;
 
-use std::{future::Future, hint::black_box, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, hint::black_box, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use futures::executor::block_on;
 use operetta_core::{
+    bounds::Bounds,
+    cache::Scope,
     effect::{Effects, Policy},
     grant::Rule,
-    name::{ControllerName, Namespace, PluginName},
+    name::{AccountName, ControllerName, Namespace, PluginName, ServiceAccount},
     port::{Caller, Channels as _, GrpcCall, Kubernetes as _, Patch},
     resource::{ObjectKey, Resource},
 };
 use ports::{Nothing, effects};
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
 
 const CALLS: u32 = 20_000;
 const ROUNDS: usize = 40;
@@ -43,6 +46,9 @@ fn granted(rules: usize) -> Arc<ArcSwap<Policy>> {
         .collect::<Vec<_>>()
         .into();
     policy.grants.channels = [operetta_core::name::ChannelName::parse("shop").unwrap()].into();
+    let name = |text| (PluginName::parse(text).unwrap(), Namespace::parse("operetta-plugins").unwrap());
+    let ((plugin, namespace), account) = (name("bench"), AccountName::parse("bench").unwrap());
+    policy.bounds = Bounds::of(&plugin, &[], &ServiceAccount { namespace, name: account }, &Scope::All);
     policy.limits.host_calls = u64::MAX;
     policy.limits.traffic = u64::MAX;
     policy.limits.write_rate = u64::MAX;
@@ -96,6 +102,10 @@ fn main() {
     let (resource, key) =
         (Resource::parse("", "v1", "configmaps").unwrap(), ObjectKey::parse(Some("default"), "thing").unwrap());
     let body = || "{}".to_owned();
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "u", "controller": true});
+    let data: BTreeMap<_, _> = (0..50).map(|n| (format!("key-{n}"), "some thirty bytes of a value")).collect();
+    let owned = json!({"metadata": {"ownerReferences": [owner], "labels": {"app": "bench"}}, "data": data}).to_string();
+    let owned = || owned.clone();
     let (port, caller, resource, key) = (&Nothing, &caller, &resource, &key);
     println!(
         "{:<44} {:>10} {:>10} {:>10}",
@@ -111,6 +121,11 @@ fn main() {
         let checked =
             || async { assert!(black_box(effects.patch(resource, key, None, Patch::Apply(body())).await).is_ok()) };
         row("apply", rules, best(direct, checked));
+        // What most operators write: it says whose it is, so the text is read, and what lies there as well.
+        let direct = || async { drop(black_box(port.patch(caller, resource, key, None, Patch::Apply(owned())).await)) };
+        let checked =
+            || async { assert!(black_box(effects.patch(resource, key, None, Patch::Apply(owned())).await).is_ok()) };
+        row("apply of 2 kB with an owner", rules, best(direct, checked));
     }
     let effects: &Effects = &effects(&granted(100));
     let channel = &operetta_core::name::ChannelName::parse("shop").unwrap();

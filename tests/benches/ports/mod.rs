@@ -14,13 +14,16 @@ use operetta_core::{
     resource::{ObjectKey, Resource},
 };
 
+/// The object that is there, as an operator made it before.
+const THERE: &str = r#"{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"u","controller":true}]}}"#;
+
 /// Ports that answer at once.
 pub struct Nothing;
 
 #[async_trait]
 impl Kubernetes for Nothing {
     async fn get(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
-        Ok("{}".into())
+        Ok(THERE.into())
     }
     async fn list(&self, _: &Caller, _: &Resource, _: &ListOptions) -> Result<Page, ApiError> {
         Ok(Page::default())
