@@ -290,6 +290,17 @@ async fn what_would_change_nothing_is_no_write() {
     assert_eq!(met(&fake), []);
 }
 
+#[test]
+fn fields_that_are_left_out_of_a_log_line_are_counted() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits::default());
+    let fields: Vec<_> = (0..=MOST_FIELDS).map(|number| (format!("field{number}"), String::new())).collect();
+    effects.log(Level::Info, "", "", &fields[1..]);
+    assert_eq!(met(&fake), []);
+    effects.log(Level::Info, "", "", &fields);
+    assert_eq!(met(&fake), [Limit::LogLine]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn log_lines_are_escaped_cut_counted_and_come_at_a_rate() {
     let fake = fake(&[]);
