@@ -20,6 +20,7 @@ use operetta_core::{
     backoff::Backoff,
     cache::{Informers, Scope},
     effect::{Policy, Ports},
+    grant::Grants,
     manifest::Manifest,
     name::{Actor, ControllerName, Digest, Namespace, PluginName, ServiceAccount},
     port::{ApiError, Kubernetes},
@@ -223,6 +224,8 @@ struct Arriving {
 enum Step {
     /// Nothing: all is as it should be, or it cannot be used.
     Stay,
+    /// The same, but for what these do not grant.
+    Narrow(Option<Arc<Grants>>),
     /// This version, ready to run.
     Exchange(Box<Prepared>),
     /// The same, in another mode.

@@ -9,7 +9,7 @@ use operetta_core::{
     aside::Aside,
     bounds::Bounds,
     effect::{Policy, Ports},
-    grant::Remedy,
+    grant::{Grants, Remedy},
     manifest::Manifest,
     name::{Actor, ControllerName, Digest},
     port::{ApiError, Kubernetes, Level, Log},
@@ -56,6 +56,20 @@ impl Plugin {
                 return (Step::Stay, Some(problem.because(Reason::InvalidDocument)));
             }
         };
+        match self.weigh(wasm, &document, object, since).await {
+            (Step::Stay, problem) => (Step::Narrow(self.withdrawn(&document.spec)), problem),
+            other => other,
+        }
+    }
+
+    /// The same for a document that can be read.
+    async fn weigh(
+        &mut self,
+        wasm: &Wasm,
+        document: &Document,
+        object: Option<&Object>,
+        since: Instant,
+    ) -> (Step, Option<Problem>) {
         let spec = &document.spec;
         let deleting = object.is_some_and(|object| object.deleting);
         if object.is_some_and(|object| self.let_go.as_ref() == Some(&object.uid)) {
@@ -72,24 +86,20 @@ impl Plugin {
             _ => Mode::Run,
         };
         let asked = Asked { spec, object, mode, since };
-        let problem = match self.code(wasm, &document).await {
+        let problem = match self.code(wasm, document).await {
             Ok(code) => match self.version(code, asked).await {
                 Ok(step) => return (step, None),
                 // Whoever may not act does not go on by what needs no account, such as channels.
                 Err(problem) if problem.is_of_account() => return (Step::Keep(Mode::Rest), Some(problem)),
-                Err(problem) => {
-                    self.withdraw(spec);
-                    return (Step::Stay, Some(problem));
-                }
+                Err(problem) => return (Step::Stay, Some(problem)),
             },
             Err(problem) => problem,
         };
-        let Some(code) = self.older(wasm, &document).await else { return (Step::Stay, Some(problem)) };
+        let Some(code) = self.older(wasm, document).await else { return (Step::Stay, Some(problem)) };
         match self.version(code, asked).await {
             Ok(step) => (step, Some(problem)),
             Err(other) => {
                 let step = if other.is_of_account() { Step::Keep(Mode::Rest) } else { Step::Stay };
-                self.withdraw(spec);
                 let message =
                     format!("{}; and the version before it: {}: {}", problem.message, other.phase, other.message);
                 (step, Some(Problem { message, passing: problem.passing || other.passing, ..problem }))
@@ -196,7 +206,6 @@ impl Plugin {
             && running.owner.as_deref() == object.map(|object| object.uid.as_str())
             && !running.has_lost_watches()
         {
-            self.withdraw(spec);
             return Ok(Step::Stay);
         }
         if object.is_none() {
@@ -252,12 +261,10 @@ impl Plugin {
         })))
     }
 
-    /// What a document no longer grants is gone at once, whatever else keeps the document from being taken; what it grants in addition has to wait for that.
-    fn withdraw(&self, spec: &PluginSpec) {
-        if let Some(running) = &self.running {
-            let within = (spec.grants != running.spec.grants).then(|| Arc::new(spec.policy().grants));
-            running.shared.narrow(within);
-        }
+    /// What a document leaves of the grants of what runs, where it does not come into force itself: what it takes away is gone at once, and what it grants in addition has to wait.
+    fn withdrawn(&self, spec: &PluginSpec) -> Option<Arc<Grants>> {
+        let running = self.running.as_ref()?;
+        (spec.grants != running.spec.grants).then(|| Arc::new(spec.policy().grants))
     }
 
     fn check_file_source(&self, source: Option<&Source>) -> Result<(), Problem> {

@@ -14,6 +14,11 @@ impl Plugin {
         let was_suspended = self.suspended.take();
         match step {
             Step::Stay => {}
+            Step::Narrow(within) => {
+                if let Some(running) = &self.running {
+                    running.shared.narrow(within);
+                }
+            }
             Step::Exchange(prepared) => {
                 let digest = prepared.code.digest;
                 self.exchange(*prepared);

@@ -61,9 +61,16 @@ async fn a_grant_is_gone_even_where_the_document_that_takes_it_away_is_not_taken
         matches!(answers.lock().unwrap().pop(), Some(Err(ApiError::Denied(_))))
     };
     assert!(!denied().await);
-    for wasm in [version("1"), version("2"), broken()] {
-        seat.put(&wasm, &json!({}));
-        seat.problem("its controllers need what is not granted").await;
+    let needs = "its controllers need what is not granted";
+    for (wasm, spec, problem) in [
+        (version("1"), json!({}), needs),
+        (version("2"), json!({}), needs),
+        (broken(), json!({}), needs),
+        // Of a version that is not there yet, so that none may run by it.
+        (version("1"), json!({"digest": Digest::of(b"another").to_string()}), "the document pins"),
+    ] {
+        seat.put(&wasm, &spec);
+        seat.problem(problem).await;
         assert!(denied().await);
         seat.put(&version("1"), &granted());
         eventually("the good document holds", || seat.status.borrow().problem.is_none()).await;
