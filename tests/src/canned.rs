@@ -153,7 +153,7 @@ impl Store {
     }
 
     fn tell(&mut self, path: &str, kind: &str, object: &Value) {
-        let line = Bytes::from(format!("{}\n", json!({"type": kind, "object": object})));
+        let line = Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"));
         self.watches.retain(|(place, watch)| !place.has(path) || watch.unbounded_send(line.clone()).is_ok());
         self.bytes += line.len();
         self.history.push_back((self.version, path.to_owned(), line));

@@ -29,6 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::{
+    answer::{Answers, Measured, is_watch},
     identity::Acting,
     request::{Fault, send},
 };
@@ -261,7 +262,7 @@ fn build_for(mut config: Config, observer: Option<Observer>) -> Result<Client, C
         .map_err(BoxError::from)
         .service(pool);
     let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default().into();
-    let service = OnRuntime { inner: service, runtime: Handle::current(), observer, host };
+    let service = OnRuntime { inner: service, runtime: Handle::current(), observer, host, answers: Arc::default() };
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
@@ -286,12 +287,13 @@ pub async fn wait_until_ready(client: &Client, mut waiting: impl FnMut(&str)) ->
 }
 
 /// Runs requests on the runtime of the host, whoever awaits them: connections are shared, and one whose task lives among guests that spin would hold up a watch or
-/// a lease.
+/// a lease. Holds plugins to their share of answers.
 struct OnRuntime<S> {
     inner: S,
     runtime: Handle,
     observer: Option<Observer>,
     host: Arc<str>,
+    answers: Arc<Answers>,
 }
 
 impl<S, B> Service<Request<Body>> for OnRuntime<S>
@@ -301,9 +303,9 @@ where
     B: Send + 'static,
     S::Error: Into<BoxError> + Send + 'static,
 {
-    type Response = S::Response;
+    type Response = Response<Measured<B>>;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -311,15 +313,21 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (method, acting) = (request.method().clone(), request.extensions().get::<Acting>().cloned());
+        let streams = is_watch(request.uri());
         let exchange = self.inner.call(request);
-        let (observer, host) = (self.observer.clone(), Arc::clone(&self.host));
+        let (observer, host, answers) = (self.observer.clone(), Arc::clone(&self.host), Arc::clone(&self.answers));
         let task = AbortOnDropHandle::new(self.runtime.spawn(async move {
+            let turn = match &acting {
+                Some(Acting(plugin)) if !streams => Some(answers.turn(plugin).await),
+                _ => None,
+            };
             let answer = exchange.await;
             if let Some(observer) = observer {
                 let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
                 observer(&host, &method, status, acting.as_ref().map(|Acting(plugin)| plugin));
             }
-            answer
+            let measured = |body| if streams { Measured::stream(body) } else { Measured::whole(body, turn) };
+            answer.map(|answer| answer.map(measured))
         }));
         Box::pin(async move { task.await.map_err(BoxError::from)?.map_err(Into::into) })
     }

@@ -23,15 +23,16 @@ use operetta_core::{
     port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch, Written},
     resource::{ObjectKey, Resource},
 };
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, value::RawValue};
 
 use crate::{
     discovery::Discovery,
     events::Recorder,
     identity::Identity,
     informer::{Informer, Reading, SharedInformers},
-    object::Entry,
-    request::{Fault, Url, send_json},
+    object::{Entry, List, Unreadable},
+    request::{Fault, Url, send_for},
     selector::Requirements,
 };
 
@@ -102,9 +103,9 @@ impl PluginKubernetes {
         )))
     }
 
-    async fn ask(&self, request: Result<Request<Vec<u8>>, Fault>) -> Result<Value, Fault> {
+    async fn ask<T: DeserializeOwned>(&self, request: Result<Request<Vec<u8>>, Fault>) -> Result<T, Fault> {
         let client = self.identity.client(&self.actor).await.map_err(Fault::NoClient)?;
-        send_json(&client, request?).await
+        send_for(&client, request?).await
     }
 
     async fn get_live(
@@ -190,22 +191,18 @@ impl PluginKubernetes {
                 url = url.query(name, value);
             }
         }
-        let mut answer = self.ask(url.get()).await.map_err(|fault| self.explain(what, resource, fault))?;
-        let text = |pointer: &str| answer.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (more, resource_version) = (text("/metadata/continue"), text("/metadata/resourceVersion"));
-        let continue_token = match more.as_str() {
+        let list: List = self.ask(url.get()).await.map_err(|fault| self.explain(what, resource, fault))?;
+        let continue_token = match list.metadata.continue_token.as_str() {
             "" => None,
             more => Some(ContinueToken::parse(more).map_err(|e| ApiError::Unavailable(format!("{what}: {e}")))?),
         };
-        let items = match answer.get_mut("items").map(Value::take) {
-            Some(Value::Array(items)) => items,
-            _ => Vec::new(),
+        let json = |object: Box<RawValue>| {
+            Entry::of_text(&object, &resource.api_version(), &kind.kind).map(|(_, e)| Arc::clone(&e.cached.json))
         };
-        let items: Result<Vec<_>, _> = items
-            .into_iter()
-            .map(|item| decode(what, item, resource, kind).map(|(_, e)| Arc::clone(&e.cached.json)))
-            .collect();
-        Ok(Page { items: items?, continue_token, resource_version })
+        let items: Result<Vec<_>, _> = list.items.into_iter().flatten().map(json).collect();
+        let items = items.map_err(|error| not_understood(what, &error))?;
+        let resource_version = list.metadata.resource_version;
+        Ok(Page { items, continue_token, resource_version })
     }
 
     /// Over all namespaces of a plugin that is limited to some: their lists, one after the other.
@@ -234,8 +231,11 @@ impl PluginKubernetes {
 
 /// Takes an answer apart.
 fn decode(what: &str, object: Value, resource: &Resource, kind: &KindInfo) -> Result<(ObjectKey, Entry), ApiError> {
-    Entry::of(object, &resource.api_version(), &kind.kind)
-        .map_err(|error| ApiError::Unavailable(format!("{what}: the API server's answer is not understood: {error}")))
+    Entry::of(object, &resource.api_version(), &kind.kind).map_err(|error| not_understood(what, &error.into()))
+}
+
+fn not_understood(what: &str, error: &Unreadable) -> ApiError {
+    ApiError::Unavailable(format!("{what}: the API server's answer is not understood: {error}"))
 }
 
 #[async_trait]

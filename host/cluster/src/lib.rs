@@ -5,7 +5,7 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`client`] | the connection and the wait for it |
+//! | [`client`], [`answer`] | the connection and the wait for it; what answers may take of the host's memory |
 //! | [`identity`] | acting as a service account |
 //! | [`discovery`] | which kinds there are, now |
 //! | [`informer`] | the shared watch caches |
@@ -35,6 +35,7 @@
 pub mod access;
 pub mod adopt;
 pub mod annotate;
+pub mod answer;
 pub mod client;
 pub mod discovery;
 mod events;

@@ -12,7 +12,7 @@ use operetta_core::{
     resource::ObjectKey,
 };
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 /// What is kept of an object.
 #[derive(Debug, Clone)]
@@ -38,6 +38,16 @@ impl Entry {
         let (key, cached) = Cached::of(object)?;
         Ok((key, Self { cached: Arc::new(cached), owned }))
     }
+
+    /// The same of its text.
+    ///
+    /// # Errors
+    /// The object has no usable name, or its text is too deep.
+    pub fn of_text(object: &RawValue, api_version: &str, kind: &str) -> Result<(ObjectKey, Self), Unreadable> {
+        let value = serde_json::from_str(object.get())
+            .map_err(|why| Unreadable::Text { name: Called::of(object).name.unwrap_or_default(), why })?;
+        Ok(Self::of(value, api_version, kind)?)
+    }
 }
 
 /// Of all managed fields those that plugins own by server-side apply.
@@ -59,26 +69,85 @@ pub fn still_there(object: &Value) -> bool {
     field("deletionTimestamp").is_none() || held || grace
 }
 
-/// An object on its way from kube's watcher: its JSON, and the little metadata that the watcher looks at.
+/// An object on its way from kube's watcher: its text, and the little metadata that the watcher looks at.
 #[derive(Debug, Clone)]
 pub struct Watched {
-    /// The whole object.
-    pub object: Value,
+    /// The whole object. Of a long list only one at a time is taken apart, which takes many times the room of its text. (In an event its type has to come first, as API servers write it.)
+    pub object: Box<RawValue>,
     meta: ObjectMeta,
 }
 
 impl<'de> Deserialize<'de> for Watched {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let object = Value::deserialize(deserializer)?;
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let meta = ObjectMeta {
-            name: text("/metadata/name"),
-            namespace: text("/metadata/namespace"),
-            resource_version: text("/metadata/resourceVersion"),
-            ..ObjectMeta::default()
-        };
-        Ok(Self { object, meta })
+        let object = Box::<RawValue>::deserialize(deserializer)?;
+        let Called { name, namespace, resource_version } = Called::of(&object);
+        Ok(Self { object, meta: ObjectMeta { name, namespace, resource_version, ..ObjectMeta::default() } })
     }
+}
+
+impl Watched {
+    /// All of it; null where it is too deep.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(self.object.get()).unwrap_or_default()
+    }
+}
+
+/// How an object is called.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Called {
+    name: Option<String>,
+    namespace: Option<String>,
+    resource_version: Option<String>,
+}
+
+impl Called {
+    /// Nothing, where the text says nothing of it.
+    fn of(object: &RawValue) -> Self {
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: Called,
+        }
+        serde_json::from_str(object.get()).map_or_else(|_| Self::default(), |Object { metadata }| metadata)
+    }
+}
+
+/// A page of a list.
+#[derive(Debug, Deserialize)]
+pub struct List {
+    /// Of the page.
+    #[serde(default)]
+    pub metadata: ListMetadata,
+    /// The objects; as with [`Watched`], one at a time is taken apart.
+    #[serde(default)]
+    pub items: Option<Vec<Box<RawValue>>>,
+}
+
+/// What a page says of its list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListMetadata {
+    /// For the next page; empty on the last.
+    #[serde(rename = "continue")]
+    pub continue_token: String,
+    /// Of the collection.
+    pub resource_version: String,
+}
+
+/// Why an object cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// It has no usable name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// Its text, such as one that is nested too deep.
+    #[error("the object {name}: {why}")]
+    Text {
+        /// As the text says.
+        name: String,
+        /// What is wrong with it.
+        why: serde_json::Error,
+    },
 }
 
 impl kube::Resource for Watched {

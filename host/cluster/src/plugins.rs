@@ -183,15 +183,15 @@ impl Plugins {
         match event {
             Ok(watcher::Event::Init) => watching.listed.clear(),
             Ok(watcher::Event::InitApply(plugin)) => {
-                if let Some(name) = self.keep(plugin, watching) {
+                if let Some(name) = self.keep(&plugin, watching) {
                     watching.listed.insert(name);
                 }
             }
             Ok(watcher::Event::Apply(plugin)) => {
-                self.keep(plugin, watching);
+                self.keep(&plugin, watching);
             }
             Ok(watcher::Event::Delete(plugin)) => {
-                let name = name_of(&plugin.object).to_owned();
+                let name = name_of(&plugin.value()).to_owned();
                 self.known().remove(&name);
                 watching.tell(PluginChange::Gone(name));
             }
@@ -209,8 +209,8 @@ impl Plugins {
         }
     }
 
-    fn keep(&self, plugin: Watched, watching: &Watching) -> Option<String> {
-        let mut object = plugin.object;
+    fn keep(&self, plugin: &Watched, watching: &Watching) -> Option<String> {
+        let mut object = plugin.value();
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("managedFields");
         }

@@ -6,18 +6,19 @@ use std::{fmt::Write as _, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Request, header::RETRY_AFTER};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use kube::{Client, client::Body, core::Status};
 use operetta_core::{
     name::{Namespace, ObjectName, Subresource},
     port::ApiError,
     resource::Resource,
 };
+use serde::de::DeserializeOwned;
+
+use crate::answer::TooLarge;
 
 /// No answer within this time is a lost answer. The API server itself gives up after 60 s, and a reconcile after 30 unless told otherwise.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// The largest answer that is read: 500 objects a page, of which etcd takes none above 1.5 MiB; a page of large ones is better read in smaller pages.
-pub const MAX_ANSWER: usize = 64 << 20;
 
 /// A request that failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -45,8 +46,8 @@ pub enum Fault {
     /// No answer in time.
     #[error("no answer from the API server within {} s", REQUEST_TIMEOUT.as_secs())]
     Timeout,
-    /// An answer beyond [`MAX_ANSWER`].
-    #[error("the answer has more than {} MiB; list with a smaller `limit`", MAX_ANSWER >> 20)]
+    /// An answer beyond [`crate::answer::MOST`].
+    #[error("{}", crate::answer::TooLarge)]
     TooLarge,
     /// Nothing that could be sent.
     #[error("cannot be sent: {0}")]
@@ -128,14 +129,23 @@ pub async fn is_at_least(client: &Client, minor: u32) -> Result<bool, Fault> {
 
 /// Sends, and reads the answer as JSON.
 pub async fn send_json(client: &Client, request: Request<Vec<u8>>) -> Result<serde_json::Value, Fault> {
+    send_for(client, request).await
+}
+
+/// Sends, and reads of the answer what is asked for.
+pub async fn send_for<T: DeserializeOwned>(client: &Client, request: Request<Vec<u8>>) -> Result<T, Fault> {
     serde_json::from_slice(&send(client, request).await?).map_err(|e| Fault::Garbled(e.to_string()))
 }
 
 async fn exchange(client: &Client, request: Request<Vec<u8>>) -> Result<Bytes, Fault> {
     let answer = client.send(request.map(Body::from)).await.map_err(|error| unanswered(&error))?;
     let (head, body) = answer.into_parts();
-    let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| {
-        if error.is::<LengthLimitError>() { Fault::TooLarge } else { Fault::Lost(chain(error.as_ref())) }
+    let body = body.collect().await.map_err(|error| {
+        if causes(&error).any(|cause| cause.downcast_ref::<TooLarge>().is_some()) {
+            Fault::TooLarge
+        } else {
+            Fault::Lost(chain(&error))
+        }
     })?;
     let body = body.to_bytes();
     if head.status.is_success() {
@@ -168,31 +178,33 @@ async fn exchange(client: &Client, request: Request<Vec<u8>>) -> Result<Bytes, F
 fn unanswered(error: &kube::Error) -> Fault {
     let text = chain(error);
     // The pool's error says whether a connection came about; it sits at some depth of the chain.
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(inner) = source {
-        if inner
+    let refused = |cause: &(dyn std::error::Error + 'static)| {
+        cause
             .downcast_ref::<hyper_util::client::legacy::Error>()
             .is_some_and(hyper_util::client::legacy::Error::is_connect)
-        {
-            return Fault::Unreachable(text);
-        }
-        source = inner.source();
-    }
-    Fault::Lost(text)
+    };
+    if causes(error).any(refused) { Fault::Unreachable(text) } else { Fault::Lost(text) }
+}
+
+/// An error and what is behind it.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
 }
 
 /// An error with its causes, each said once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        let more = inner.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    causes(error).fold(String::new(), |text, cause| {
+        let more = cause.to_string();
+        if text.is_empty() {
+            more
+        } else if text.contains(&more) {
+            text
+        } else {
+            format!("{text}: {more}")
         }
-        source = inner.source();
-    }
-    text
+    })
 }
 
 /// The URL of a kind, an object or a subresource, with a query.

@@ -40,7 +40,7 @@ type Answer = Box<dyn Fn(&Sent) -> Option<(u16, Value)> + Send + Sync>;
 struct State {
     sent: Vec<Sent>,
     things: Vec<Value>,
-    watches: Vec<(Sent, mpsc::UnboundedSender<Value>)>,
+    watches: Vec<(Sent, mpsc::UnboundedSender<String>)>,
     kinds: Vec<&'static str>,
     minor: u32,
 }
@@ -77,7 +77,8 @@ impl FakeApi {
     /// Tells all open watches of things.
     pub fn tell(&self, kind: &str, object: &Value) {
         for (_, watch) in &self.state().watches {
-            let _ = watch.unbounded_send(json!({"type": kind, "object": object}));
+            // The type comes first, as API servers write it.
+            let _ = watch.unbounded_send(format!(r#"{{"type":"{kind}","object":{object}}}"#));
         }
     }
 

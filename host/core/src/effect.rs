@@ -170,6 +170,8 @@ impl Effects {
                     return Ok(page);
                 }
                 self.tally.exceed(Limit::List, "");
+                // What came counts, whatever is done with it: else asking for large pages again and again would cost nothing.
+                self.tally.carried(page.items.iter().map(|item| item.len()).sum())?;
                 if fitting == 0 {
                     break;
                 }

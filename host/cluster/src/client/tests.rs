@@ -1,9 +1,18 @@
 //! Which configurations are taken, and what the others are told.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{
+    Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
 
 use super::*;
-use crate::testing::{FakeApi, status};
+use crate::{
+    answer::MOST,
+    testing::{FakeApi, status, until},
+};
 
 fn kubeconfig(user: &str, cluster: &str) -> (tempfile::TempDir, Target) {
     let dir = tempfile::tempdir().unwrap();
@@ -94,4 +103,52 @@ async fn a_command_gives_up_where_nobody_answers_and_says_who_did_not() {
     std::fs::write(&path, text.replace("127.0.0.1:1", &silent.local_addr().unwrap().to_string())).unwrap();
     let error = connect_within(&target, Duration::from_millis(300)).await.err().unwrap();
     assert!(matches!(&error, ConnectError::Unreachable { why, .. } if why.contains("says nothing")), "{error}");
+}
+
+type AnyBody = BoxBody<Bytes, std::io::Error>;
+
+/// A client whose every request is counted by its path, and answered with a body that a test chooses.
+fn counting(body: impl Fn() -> AnyBody + Send + Sync + 'static) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (seen, body) = (Arc::clone(&asked), Arc::new(body));
+    let inner = tower::service_fn(move |request: Request<Body>| {
+        let (seen, body) = (Arc::clone(&seen), Arc::clone(&body));
+        async move {
+            seen.lock().unwrap().push(request.uri().path().to_owned());
+            Ok::<_, BoxError>(Response::new(body()))
+        }
+    });
+    let runtime = Handle::current();
+    let service = OnRuntime { inner, runtime, observer: None, host: "".into(), answers: Arc::default() };
+    (Client::new(service, "default"), asked)
+}
+
+fn get(path: &str, acting: Option<&str>) -> Request<Vec<u8>> {
+    let mut request = Request::get(path).body(Vec::new()).unwrap();
+    if let Some(plugin) = acting {
+        request.extensions_mut().insert(Acting(PluginName::parse(plugin).unwrap()));
+    }
+    request
+}
+
+#[tokio::test]
+async fn a_plugin_that_asks_a_thousand_times_at_once_holds_up_itself_alone() {
+    let (client, asked) = counting(|| StreamBody::new(futures::stream::pending()).boxed());
+    let ask = |path: &'static str, acting| {
+        let client = client.clone();
+        tokio::spawn(async move { send(&client, get(path, acting)).await })
+    };
+    let greedy: Vec<_> = (0..1_000).map(|_| ask("/greedy", Some("greedy"))).collect();
+    let count = |path: &str| asked.lock().unwrap().iter().filter(|asked| *asked == path).count();
+    until("it has all its places", || count("/greedy") == 32).await;
+    let others = [ask("/neighbour", Some("neighbour")), ask("/host", None), ask("/stream?watch=true", Some("greedy"))];
+    until("the others are asked", || ["/neighbour", "/host", "/stream"].iter().all(|path| count(path) == 1)).await;
+    assert_eq!(count("/greedy"), 32);
+    greedy.into_iter().chain(others).for_each(|task| task.abort());
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_cut_off_and_named() {
+    let (client, _) = counting(|| Full::new(vec![b' '; MOST + 1].into()).map_err(std::io::Error::other).boxed());
+    assert!(matches!(send(&client, get("/", None)).await, Err(Fault::TooLarge)));
 }

@@ -204,7 +204,7 @@ async fn watch_as(informer: &Informer, parts: &Parts, kind: &KindInfo, sponsor: 
 }
 
 fn take(informer: &Informer, kind: &ApiResource, event: Event<Watched>) {
-    let decode = |watched: Watched| match Entry::of(watched.object, &kind.api_version, &kind.kind) {
+    let decode = |watched: Watched| match Entry::of_text(&watched.object, &kind.api_version, &kind.kind) {
         Ok(decoded) => Some(decoded),
         Err(error) => {
             warn!(resource = %informer.watched.resource, %error, "an object cannot be kept and is left out");

@@ -21,8 +21,12 @@ fn of_managed_fields_only_what_plugins_own_by_apply_is_kept_beside_the_object() 
 fn anything_that_is_json_is_decoded() {
     for text in ["null", "1", "[]", "{}", r#"{"metadata":5}"#, r#"{"metadata":{"name":5,"resourceVersion":[]}}"#] {
         let watched: Watched = serde_json::from_str(text).unwrap();
-        assert!(Entry::of(watched.object, "v1", "Pod").is_err(), "{text}");
+        assert!(Entry::of_text(&watched.object, "v1", "Pod").is_err(), "{text}");
     }
+    let deep = format!(r#"{{"metadata":{{"name":"deep"}},"spec":{}{}}}"#, "[".repeat(500), "]".repeat(500));
+    let watched: Watched = serde_json::from_str(&deep).unwrap();
+    let error = Entry::of_text(&watched.object, "v1", "Pod").unwrap_err().to_string();
+    assert!(error.contains("the object deep: recursion limit"), "{error}");
 }
 
 #[test]

@@ -138,6 +138,17 @@ async fn a_list_is_cut_into_pages_that_fit() {
 }
 
 #[tokio::test]
+async fn what_was_cut_off_a_page_counts_as_well() {
+    let fake = fake(&[30, 30, 30, 30]);
+    let effects = limited(&fake, Limits { message: 100, traffic: 419, ..Limits::default() });
+    // The page of four that came, and that of three which is handed on.
+    assert!(effects.list(&pods(), &ListOptions::default()).await.is_ok());
+    let error = effects.list(&pods(), &ListOptions::default()).await.unwrap_err();
+    assert!(error.to_string().contains("more than 419 bytes"), "{error}");
+    assert_eq!(met(&fake), [Limit::List, Limit::List, Limit::Traffic]);
+}
+
+#[tokio::test]
 async fn exchanges_are_limited_in_number_and_their_messages_in_length() {
     let fake = fake(&[]);
     let effects =

@@ -213,6 +213,12 @@ impl Tally {
         self.carry(bytes)
     }
 
+    /// Counts an answer of which nothing is handed on.
+    pub fn carried(&self, bytes: usize) -> Result<(), Exceeded> {
+        self.rates.meter.receive(whole(bytes));
+        self.carry(bytes)
+    }
+
     fn size(&self, what: &str, bytes: usize, limit: Limit) -> Result<(), Exceeded> {
         let most = self.limits.message;
         if bytes > most {
