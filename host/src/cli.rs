@@ -207,6 +207,9 @@ pub(crate) struct RunArgs {
     /// Reconciles of all plugins at the same time
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) max_concurrent_reconciles: u16,
+    /// Memory for the objects that plugins watch, of which each has a fair share; a quarter of the machine's or the container's unless told. What has no room is read from the API server
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) cache_mib: Option<u32>,
     #[command(flatten)]
     pub(crate) state: StateArgs,
     #[command(flatten)]

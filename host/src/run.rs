@@ -7,6 +7,7 @@ use operetta_cluster::{
     Cluster,
     client::{self, Target},
     identity::Impersonation,
+    informer::CacheBudget,
     plugins::Plugins,
     vault::Vault,
 };
@@ -40,7 +41,9 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     args.election.timing()?;
     telemetry::init_log(args.log_format, &args.log_level)?;
     let stop = stop_on_signal()?;
-    let metrics = Arc::new(Metrics::default());
+    let caches =
+        Arc::new(args.cache_mib.map_or_else(CacheBudget::default, |mib| CacheBudget::new((mib as usize) << 20)));
+    let metrics = Arc::new(Metrics::of(Arc::clone(&caches)));
     let health = Arc::new(Health::default());
     // Until the end, so that the last reconciles are counted and a host that still ends them is not taken for dead.
     let serving = CancellationToken::new();
@@ -73,7 +76,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
 
     let namespace = args.host_namespace.map_or_else(|| own_namespace(&args.cluster.target()), Ok)?;
     let vault = Vault::new(client.clone(), namespace.clone());
-    let cluster = Arc::new(Cluster::new(client.clone(), Arc::new(Impersonation::new(client))));
+    let cluster = Arc::new(Cluster::new(client.clone(), Arc::new(Impersonation::new(client)), caches));
     let plugins = Plugins::new(&cluster, namespace.clone(), args.catalog.plugin_selector)?;
     let catalog = Catalog::new(directory, plugins.watch());
     let observer = {

@@ -1,5 +1,6 @@
 //! What the host tells of itself: logs, metrics, and whether it is healthy. Never an object's name in a label, never a secret anywhere.
 
+mod cache;
 mod http;
 mod log;
 mod metrics;

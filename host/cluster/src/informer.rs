@@ -2,7 +2,10 @@
 //!
 //! It starts with its first subscriber and stops with its last. **It never widens access**: each watch runs as one of its subscribers, its sponsor; the others are told of
 //! changes only as far as they could list and watch themselves, which is asked when they come and then every 20 s. Secrets are never shared.
+//!
+//! All of them share a [budget](CacheBudget) of memory: whoever watches a great deal reads from the API server what has no room, and takes no room from the others.
 
+mod budget;
 mod run;
 mod store;
 
@@ -24,6 +27,7 @@ use operetta_core::{
 use tokio::{runtime::Handle, sync::mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
+pub use self::budget::CacheBudget;
 pub(crate) use self::store::{Informer, Reading};
 use self::{
     run::{Parts, run},
@@ -61,6 +65,7 @@ struct Running {
 /// All informers of a host.
 pub struct SharedInformers {
     parts: Parts,
+    budget: Arc<CacheBudget>,
     runtime: Handle,
     running: Mutex<HashMap<Watched, Running>>,
     ids: AtomicU64,
@@ -69,9 +74,15 @@ pub struct SharedInformers {
 
 impl SharedInformers {
     /// Informers will run on the current runtime.
-    pub fn new(identity: Arc<dyn Identity>, discovery: Arc<Discovery>, access: Arc<Access>) -> Arc<Self> {
+    pub fn new(
+        identity: Arc<dyn Identity>,
+        discovery: Arc<Discovery>,
+        access: Arc<Access>,
+        budget: Arc<CacheBudget>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             parts: Parts { identity, discovery, access },
+            budget,
             runtime: Handle::current(),
             running: Mutex::default(),
             ids: AtomicU64::new(0),
@@ -107,7 +118,7 @@ impl SharedInformers {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let mut running = self.running_informers();
         let entry = running.entry(watched.clone()).or_insert_with(|| {
-            let informer = Arc::new(Informer::new(watched.clone()));
+            let informer = Arc::new(Informer::new(watched.clone(), Arc::clone(&self.budget)));
             let task = self.runtime.spawn(run(Arc::clone(&informer), self.parts.clone()));
             Running { informer, _task: AbortOnDropHandle::new(task) }
         });

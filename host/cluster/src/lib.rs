@@ -65,7 +65,11 @@ use operetta_core::{
 };
 
 use crate::{
-    access::Access, discovery::Discovery, identity::Identity, informer::SharedInformers, kubernetes::PluginKubernetes,
+    access::Access,
+    discovery::Discovery,
+    identity::Identity,
+    informer::{CacheBudget, SharedInformers},
+    kubernetes::PluginKubernetes,
 };
 
 /// One cluster: everything that the plugins of a host share.
@@ -78,10 +82,10 @@ pub struct Cluster {
 
 impl Cluster {
     /// On an open connection. Spawns the watch of CRDs on the current runtime, on which all informers run too; it ends when the cluster is dropped.
-    pub fn new(client: kube::Client, identity: Arc<dyn Identity>) -> Self {
+    pub fn new(client: kube::Client, identity: Arc<dyn Identity>, cache: Arc<CacheBudget>) -> Self {
         let discovery = Discovery::start(client.clone());
         let access = Arc::new(Access::new(Arc::clone(&identity)));
-        let informers = SharedInformers::new(Arc::clone(&identity), Arc::clone(&discovery), access);
+        let informers = SharedInformers::new(Arc::clone(&identity), Arc::clone(&discovery), access, cache);
         Self { client, discovery, identity, informers }
     }
 

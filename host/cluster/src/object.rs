@@ -11,7 +11,7 @@ use operetta_core::{
     name::{FieldManager, NameError},
     resource::ObjectKey,
 };
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, value::RawValue};
 
 /// What is kept of an object.
@@ -39,6 +39,19 @@ impl Entry {
         Ok((key, Self { cached: Arc::new(cached), owned }))
     }
 
+    /// Bytes of its texts.
+    pub fn size(&self) -> usize {
+        self.cached.json.len().saturating_add(self.owned.as_ref().map_or(0, |owned| owned.len()))
+    }
+
+    /// Of the object nothing but its metadata.
+    pub fn outline(self) -> Self {
+        let outline =
+            serde_json::from_str::<Outline<'_>>(&self.cached.json).and_then(|outline| serde_json::to_string(&outline));
+        let json = outline.unwrap_or_else(|_| "{}".to_owned()).into();
+        Self { cached: Arc::new(Cached { json, meta: self.cached.meta.clone() }), owned: None }
+    }
+
     /// The same of its text.
     ///
     /// # Errors
@@ -48,6 +61,18 @@ impl Entry {
             .map_err(|why| Unreadable::Text { name: Called::of(object).name.unwrap_or_default(), why })?;
         Ok(Self::of(value, api_version, kind)?)
     }
+}
+
+/// The parts of an object by which changes are told.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Outline<'a> {
+    #[serde(borrow)]
+    api_version: &'a RawValue,
+    #[serde(borrow)]
+    kind: &'a RawValue,
+    #[serde(borrow)]
+    metadata: &'a RawValue,
 }
 
 /// Of all managed fields those that plugins own by server-side apply.

@@ -118,7 +118,7 @@ impl FakeApi {
     /// A host's cluster on it.
     pub fn cluster(self: &Arc<Self>) -> Cluster {
         let client = self.client();
-        Cluster::new(client.clone(), Arc::new(Impersonation::new(client)))
+        Cluster::new(client.clone(), Arc::new(Impersonation::new(client)), Arc::default())
     }
 
     async fn serve(&self, request: Request<Body>) -> Result<Response<BoxBody<Bytes, std::io::Error>>, kube::Error> {

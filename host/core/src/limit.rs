@@ -9,7 +9,7 @@
 //! | of | at most |
 //! | --- | --- |
 //! | places for reconciles | its `concurrency`, and never the places that are kept for the others ([`crate::share`]): of 64 places a lone plugin has 48 |
-//! | memory | `concurrency` times `memory` (1 GiB), and the answers on their way in |
+//! | memory | `concurrency` times `memory` (1 GiB), the answers on their way in (8 MiB of small ones and one of 64 MiB), and of what all caches may hold as much as is free: alone half of a quarter of the machine |
 //! | CPU | half of the cores, of which a quarter of one at once and the rest as nobody else of the host wants it; each reconcile ends after `cpu` |
 //! | time in a place | `deadline` |
 //! | bytes from and to the world | `traffic` for each reconcile, of which `message` at once |

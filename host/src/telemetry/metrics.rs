@@ -10,6 +10,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use operetta_cluster::informer::CacheBudget;
 use operetta_core::{
     effect::{Meter, Policy, Rates},
     limit::Limit,
@@ -35,7 +36,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-use super::process::Process;
+use super::{cache::Caches, process::Process};
 use crate::paused::Paused;
 
 /// Whose reconcile.
@@ -165,6 +166,13 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
+        Self::of(Arc::default())
+    }
+}
+
+impl Metrics {
+    /// With these caches among them.
+    pub fn of(caches: Arc<CacheBudget>) -> Self {
         let mut registry = Registry::default();
         macro_rules! register {
             ($name:literal, $help:literal, $family:expr) => {{
@@ -178,6 +186,7 @@ impl Default for Metrics {
         let meters = Arc::new(Meters::default());
         registry.register_collector(Box::new(meters.clone()));
         registry.register_collector(Box::new(Process::new()));
+        registry.register_collector(Box::new(Caches(caches)));
         Self {
             reconciles: register!(
                 "controller_runtime_reconcile",

@@ -401,7 +401,7 @@ impl Stage {
         .await
         .unwrap();
         let host = layer.cluster.client().clone();
-        let trial = Cluster::new(host.clone(), Arc::new(Trial(Impersonation::new(host))));
+        let trial = Cluster::new(host.clone(), Arc::new(Trial(Impersonation::new(host))), Arc::default());
         let bare = layer.account("bare").await.account;
         Self { layer, other, trial, bare }
     }

@@ -193,7 +193,7 @@ async fn narrow(admin: Layer, way: Way, plugin: &Actor, rules: Vec<Rule>) -> Lay
     apply_rbac(&admin, render(&installation).unwrap()).await;
     let client = client_of(&admin.namespace, "host").await;
     client::wait_until_ready(&client, |_| {}).await.unwrap();
-    let cluster = Cluster::new(client.clone(), Arc::new(Impersonation::new(client)));
+    let cluster = Cluster::new(client.clone(), Arc::new(Impersonation::new(client)), Arc::default());
     Layer { namespace: admin.namespace, cluster }
 }
 

@@ -37,7 +37,7 @@ pub async fn layer() -> Layer {
     let target = Target { kubeconfig: Some(shared().kubeconfig().to_owned()), ..Target::default() };
     let client = connect(&target).await.unwrap();
     wait_until_ready(&client, |_| {}).await.unwrap();
-    let cluster = Cluster::new(client.clone(), Arc::new(Impersonation::new(client)));
+    let cluster = Cluster::new(client.clone(), Arc::new(Impersonation::new(client)), Arc::default());
     Layer { namespace: namespace().await, cluster }
 }
 

@@ -64,6 +64,59 @@ async fn a_plugin_that_hangs_leaves_places_for_a_neighbour_and_takes_no_more_tha
 }
 
 #[tokio::test]
+async fn objects_that_have_no_room_in_the_caches_are_looked_after_all_the_same() {
+    let namespace = namespace().await;
+    installed();
+    let launch = Launch::new(built(), shared().kubeconfig()).namespace(namespace.name());
+    let host = launch.arguments(["--cache-mib", "1"]).start(run()).await.unwrap();
+    let volumes = volumes(&namespace.client(), namespace.name());
+    let names: Vec<_> = (0..8).map(|number| format!("volume-{number}")).collect();
+    for name in &names {
+        volumes.apply(name, &json!({"name": name, "size": 1})).await.unwrap();
+        let remark = json!({"metadata": {"annotations": {"example.com/remark": "x".repeat(200_000)}}});
+        volumes.merge(name, &remark).await.unwrap();
+    }
+    plug(&host, NEIGHBOUR, |document| document).await;
+    let looked_after = async |state: Value| {
+        eventually("all are looked after", SOON, async || {
+            for name in &names {
+                ensure!(volumes.get(name).await?.data.pointer("/spec/size") == Some(&state), "{name} was not changed");
+                ensure!(text(&volumes.get(name).await?, "/status/name") == *name, "{name} was not looked after");
+            }
+            Ok(())
+        })
+        .await
+        .unwrap();
+    };
+    looked_after(json!(1)).await;
+    // Half of one MiB has room for two of them.
+    let metrics = host.metrics().await.unwrap();
+    let held = metrics.sum("operetta_cache_bytes", &[("plugin", NEIGHBOUR)]);
+    assert!(held > 300_000.0 && held <= 524_288.0, "it holds {held}");
+    assert!((metrics.sum("operetta_cache_limit_bytes", &[]) - 1_048_576.0).abs() < 0.5);
+    assert!(
+        (metrics.sum("operetta_cache_outlines", &[]) - 6.0).abs() < 0.5,
+        "{}",
+        metrics.sum("operetta_cache_outlines", &[])
+    );
+    // A change of any of them wakes it, and it sees the whole object.
+    let before = metrics.sum("controller_runtime_reconcile_total", &[("plugin", NEIGHBOUR)]);
+    for name in &names {
+        volumes.merge(name, &json!({"spec": {"size": 2}})).await.unwrap();
+    }
+    looked_after(json!(2)).await;
+    eventually("each was woken", SOON, async || {
+        let metrics = host.metrics().await?;
+        let now = metrics.sum("controller_runtime_reconcile_total", &[("plugin", NEIGHBOUR)]);
+        ensure!(now >= before + 8.0, "{before} reconciles before, and {now} now");
+        ensure!(metrics.failures(NEIGHBOUR) < 0.5, "it failed");
+        Ok(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
 async fn what_a_plugin_burns_is_counted_under_its_name_and_no_other() {
     const CALLS: f64 = 300.0;
     let namespace = namespace().await;

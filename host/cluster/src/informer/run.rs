@@ -63,6 +63,9 @@ async fn recheck(informer: &Informer, parts: &Parts) {
         for actor in informer.actors() {
             may_still(Whose::AccountAnew, informer, parts, &actor).await;
         }
+        if informer.has_room_again() {
+            informer.relist.notify_one();
+        }
     }
 }
 
@@ -178,7 +181,7 @@ async fn watch_as(informer: &Informer, parts: &Parts, kind: &KindInfo, sponsor: 
     loop {
         let event = tokio::select! {
             event = stream.next() => event,
-            () = informer.relist.notified() => return End::Failed("a list is needed to know what was written".to_owned()),
+            () = informer.relist.notified() => return End::Failed("a new list is needed".to_owned()),
             () = informer.changed.notified() => {
                 if informer.actors().contains(sponsor) {
                     continue;

@@ -9,13 +9,17 @@ use std::{
 };
 
 use operetta_core::{
-    cache::Change,
-    name::{Actor, Namespace},
+    cache::{Cached, Change},
+    name::{Actor, Namespace, PluginName},
     resource::ObjectKey,
 };
 use tokio::sync::{Notify, mpsc};
+use tracing::warn;
 
-use super::Watched;
+use super::{
+    Watched,
+    budget::{CacheBudget, Charge},
+};
 use crate::{
     object::Entry,
     overlay::{Overlay, Written},
@@ -68,6 +72,14 @@ struct Subscriber {
     actor: Actor,
     tap: Arc<Tap>,
     synced: bool,
+    /// The number of the list that tells it all, where it came when the store held only the metadata of some objects.
+    awaits: u64,
+}
+
+/// An object in the store: whole, or its metadata where there is no room.
+struct Kept {
+    entry: Entry,
+    charge: Charge,
 }
 
 /// What a cache answers of one object.
@@ -90,18 +102,23 @@ pub struct Informer {
     /// Asks its task for a new list.
     pub relist: Notify,
     comparable: AtomicBool,
+    budget: Arc<CacheBudget>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    store: BTreeMap<ObjectKey, Entry>,
+    store: BTreeMap<ObjectKey, Kept>,
     overlay: Overlay,
     subscribers: BTreeMap<u64, Subscriber>,
     /// All that exists is in the store.
     synced: bool,
     /// The cluster knows the kind.
     present: bool,
+    /// How many lists have begun.
+    lists: u64,
+    /// Somebody was told that there is no room for all of it.
+    full: bool,
     /// What the list under way has named so far.
     listed: HashSet<ObjectKey>,
     /// The last version seen.
@@ -109,13 +126,14 @@ struct State {
 }
 
 impl Informer {
-    /// Empty, and without a subscriber.
-    pub fn new(watched: Watched) -> Self {
+    /// Empty, and without a subscriber; holds no more than its part of the budget.
+    pub fn new(watched: Watched, budget: Arc<CacheBudget>) -> Self {
         Self {
             watched,
             changed: Notify::new(),
             relist: Notify::new(),
             comparable: AtomicBool::new(false),
+            budget,
             state: Mutex::default(),
         }
     }
@@ -135,23 +153,28 @@ impl Informer {
 
     // Subscribers.
 
-    /// Tells a new subscriber all that is known, and from now on what changes.
+    /// Tells a new subscriber all that is known, and from now on what changes. Where not all is held whole, another list tells it.
     pub fn join(&self, id: u64, actor: &Actor, tap: &Arc<Tap>) {
         let mut state = self.state();
-        for (key, entry) in &state.store {
+        let is_whole = state.store.values().all(|kept| kept.charge.is_whole());
+        let awaits = if is_whole { 0 } else { state.lists.saturating_add(1) };
+        for (key, kept) in state.store.iter().filter(|_| is_whole) {
             tap.tell(Change::Object {
                 key: key.clone(),
                 old: None,
-                new: Some(Arc::clone(&entry.cached)),
+                new: Some(Arc::clone(&kept.entry.cached)),
                 initial: true,
             });
         }
-        let synced = state.synced;
+        let synced = state.synced && is_whole;
         if synced {
             tap.synced();
         }
-        state.subscribers.insert(id, Subscriber { actor: actor.clone(), tap: Arc::clone(tap), synced });
+        state.subscribers.insert(id, Subscriber { actor: actor.clone(), tap: Arc::clone(tap), synced, awaits });
         drop(state);
+        if !is_whole {
+            self.relist.notify_one();
+        }
         self.changed.notify_one();
     }
 
@@ -193,10 +216,19 @@ impl Informer {
 
     // What the watch tells.
 
+    /// Whether some objects are not held whole, though there would be room for all of them by now.
+    pub fn has_room_again(&self) -> bool {
+        let state = self.state();
+        let outlines = state.store.values().filter(|kept| !kept.charge.is_whole());
+        let bytes = outlines.fold(0, |bytes: usize, kept| bytes.saturating_add(kept.charge.bytes()));
+        bytes > 0 && self.budget.has_room(state.plugins(), bytes)
+    }
+
     /// A list begins.
     pub fn list_begins(&self) {
         let mut state = self.state();
         state.present = true;
+        state.lists = state.lists.saturating_add(1);
         state.listed.clear();
         state.overlay.list_begins();
     }
@@ -210,7 +242,8 @@ impl Informer {
             state.remove(&key, true);
         }
         state.overlay.list_complete();
-        state.all_told();
+        let list = state.lists;
+        state.all_told(list);
     }
 
     /// An object is so.
@@ -223,12 +256,36 @@ impl Informer {
         }
         let version = entry.cached.meta.resource_version.clone();
         let new = Arc::clone(&entry.cached);
-        let old = state.store.insert(key.clone(), entry).map(|old| old.cached);
+        let old = self.keep(&mut state, key.clone(), entry);
         state.version.clone_from(&version);
         if old.as_ref().is_some_and(|old| old.meta.resource_version == version) {
+            if initial {
+                state.tell_who_awaits(&Change::Object { key, old: None, new: Some(new), initial });
+            }
             return;
         }
         state.tell(&Change::Object { key, old, new: Some(new), initial });
+    }
+
+    /// Puts an object into the store, whole where there is room; answers what was there.
+    fn keep(&self, state: &mut State, key: ObjectKey, mut entry: Entry) -> Option<Arc<Cached>> {
+        // First of all the old one gives its room back.
+        let old = state.store.remove(&key).map(|old| old.entry.cached);
+        let charge = self.budget.charge(state.plugins(), entry.size());
+        if !charge.is_whole() {
+            entry = entry.outline();
+            if !std::mem::replace(&mut state.full, true) {
+                let plugins: Vec<_> = state.plugins().map(PluginName::as_str).collect();
+                warn!(
+                    resource = %self.watched.resource,
+                    extent = %self.watched.extent,
+                    plugins = plugins.join(","),
+                    "the caches have no room for all of these objects, and the rest is read from the API server; give the host more with --cache-mib, or have the plugins watch less"
+                );
+            }
+        }
+        state.store.insert(key, Kept { entry, charge });
+        old
     }
 
     /// An object is gone; `last` is how it was at its end.
@@ -248,7 +305,7 @@ impl Informer {
             state.remove(&key, false);
         }
         state.overlay = Overlay::default();
-        state.all_told();
+        state.all_told(u64::MAX);
     }
 
     // Reads.
@@ -260,8 +317,9 @@ impl Informer {
         match (state.overlay.get(key), stored) {
             (Some(Written::There(own)), _) => Reading::Known(own),
             (Some(Written::Uncertain), _) => Reading::Live,
-            (Some(Written::Gone { uid }), Some(stored)) if stored.cached.meta.uid == uid => Reading::Absent,
-            (_, Some(stored)) => Reading::Known(stored.clone()),
+            (Some(Written::Gone { uid }), Some(stored)) if stored.entry.cached.meta.uid == uid => Reading::Absent,
+            (_, Some(stored)) if stored.charge.is_whole() => Reading::Known(stored.entry.clone()),
+            (_, Some(_)) => Reading::Live,
             (_, None) => Reading::Absent,
         }
     }
@@ -280,10 +338,13 @@ impl Informer {
             return None;
         }
         let stored = state.store.iter().filter(|(key, _)| within(key));
+        // None where one is not held whole.
+        let stored = stored.map(|(key, kept)| kept.charge.is_whole().then_some((key, &kept.entry)));
         if overlay.is_empty() {
-            return Some((stored.map(|(_, entry)| entry.clone()).collect(), state.version.clone()));
+            let all: Option<_> = stored.map(|whole| whole.map(|(_, entry)| entry.clone())).collect();
+            return Some((all?, state.version.clone()));
         }
-        let mut all: BTreeMap<&ObjectKey, &Entry> = stored.collect();
+        let mut all: BTreeMap<&ObjectKey, &Entry> = stored.collect::<Option<_>>()?;
         for (key, written) in overlay {
             match written {
                 Written::There(own) => {
@@ -320,7 +381,7 @@ impl Informer {
     pub fn write_answered(&self, key: &ObjectKey, entry: Entry) {
         let comparable = self.comparable();
         let state = &mut *self.state();
-        state.overlay.answered(key, entry, state.store.get(key), comparable);
+        state.overlay.answered(key, entry, state.store.get(key).map(|kept| &kept.entry), comparable);
         if state.overlay.is_overflowing() {
             self.relist.notify_one();
         }
@@ -329,18 +390,22 @@ impl Informer {
     /// A write was answered with the end of an incarnation.
     pub fn write_removed(&self, key: &ObjectKey, uid: String) {
         let state = &mut *self.state();
-        state.overlay.gone(key, uid, state.store.get(key));
+        state.overlay.gone(key, uid, state.store.get(key).map(|kept| &kept.entry));
     }
 
     /// A live read found this.
     pub fn read_live(&self, key: &ObjectKey, found: Option<Entry>) {
         let comparable = self.comparable();
         let state = &mut *self.state();
-        state.overlay.settled(key, found, state.store.get(key), comparable);
+        state.overlay.settled(key, found, state.store.get(key).map(|kept| &kept.entry), comparable);
     }
 }
 
 impl State {
+    fn plugins(&self) -> impl Iterator<Item = &PluginName> {
+        self.subscribers.values().map(|subscriber| &subscriber.actor.plugin)
+    }
+
     fn tell(&self, change: &Change) {
         for subscriber in self.subscribers.values() {
             subscriber.tap.tell(change.clone());
@@ -349,13 +414,20 @@ impl State {
 
     fn remove(&mut self, key: &ObjectKey, initial: bool) {
         if let Some(old) = self.store.remove(key) {
-            self.tell(&Change::Object { key: key.clone(), old: Some(old.cached), new: None, initial });
+            self.tell(&Change::Object { key: key.clone(), old: Some(old.entry.cached), new: None, initial });
         }
     }
 
-    fn all_told(&mut self) {
+    fn tell_who_awaits(&self, change: &Change) {
+        for subscriber in self.subscribers.values().filter(|s| !s.synced && s.awaits > 0) {
+            subscriber.tap.tell(change.clone());
+        }
+    }
+
+    /// A list was complete, the one of this number.
+    fn all_told(&mut self, list: u64) {
         self.synced = true;
-        for subscriber in self.subscribers.values_mut().filter(|s| !s.synced) {
+        for subscriber in self.subscribers.values_mut().filter(|s| !s.synced && s.awaits <= list) {
             subscriber.synced = true;
             subscriber.tap.synced();
         }

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     Cluster,
+    access::LOOK_AGAIN_AFTER,
+    identity::Impersonation,
     testing::{FakeApi, actor, key, namespace, status, thing, things, until},
 };
 
@@ -314,4 +316,119 @@ async fn an_api_server_that_goes_away_for_a_while_loses_nothing() {
     assert_eq!(opened, 1);
     api.tell("MODIFIED", &thing("a", 2));
     expect(&mut subscription, &["~a 2"]).await;
+}
+
+/// A thing with so many bytes in its spec.
+fn large(name: &str, version: u32, bytes: usize) -> Value {
+    let mut thing = thing(name, version);
+    thing["spec"] = json!({"text": "x".repeat(bytes)});
+    thing["metadata"]["labels"] = json!({"of": "thor"});
+    thing
+}
+
+/// A cluster whose caches hold so many bytes.
+fn with_room(api: &Arc<FakeApi>, bytes: usize) -> (Cluster, Arc<CacheBudget>) {
+    let (client, budget) = (api.client(), Arc::new(CacheBudget::new(bytes)));
+    (Cluster::new(client.clone(), Arc::new(Impersonation::new(client)), Arc::clone(&budget)), budget)
+}
+
+fn cached(cluster: &Cluster, who: &str) -> Arc<Informer> {
+    cluster.informers.covering(&actor(who), &things(), &Extent::default()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_no_room_is_told_all_the_same_and_read_from_the_api_server() {
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![large("a", 1, 10_000), large("b", 2, 10_000), large("c", 3, 10_000)]);
+    // Half of it is one plugin's.
+    let (cluster, budget) = with_room(&api, 50_000);
+    let mut subscription = subscribe(&cluster, "p").await;
+    let mut whole = Vec::new();
+    let mut told = 0;
+    until("all is told", || {
+        while let Ok(change) = subscription.changes.try_recv() {
+            if let Change::Object { new: Some(new), .. } = change {
+                whole.push(new.json.len() > 10_000);
+            }
+            told += 1;
+        }
+        told == 4
+    })
+    .await;
+    assert_eq!(whole, [true; 3], "whoever is told sees the whole object");
+    let informer = cached(&cluster, "p");
+    assert!(
+        matches!(informer.get(&key("a")), Reading::Known(_)) && matches!(informer.get(&key("b")), Reading::Known(_))
+    );
+    assert!(matches!(informer.get(&key("c")), Reading::Live) && matches!(informer.get(&key("d")), Reading::Absent));
+    assert!(informer.list(None).is_none(), "a list has to be whole");
+    assert!(informer.list(Some(&namespace("other"))).is_some());
+    assert_eq!((budget.outlines(), budget.held().len()), (1, 1));
+    assert!(!informer.has_room_again());
+
+    // What changes is compared with its metadata as before, and it is whole once there is room.
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    api.tell("DELETED", &large("a", 4, 10_000));
+    let Some(Change::Object { new: None, .. }) = subscription.changes.recv().await else { panic!() };
+    assert!(informer.has_room_again());
+    api.tell("MODIFIED", &large("c", 5, 10_000));
+    let Some(Change::Object { old: Some(old), .. }) = subscription.changes.recv().await else { panic!() };
+    assert!(old.json.contains(r#""labels":{"of":"thor"}"#) && !old.json.contains("spec"), "{}", old.json);
+    assert!(matches!(informer.get(&key("c")), Reading::Known(_)));
+    assert_eq!(budget.outlines(), 0);
+    drop((subscription, informer));
+    until("all is given back", || budget.held().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_when_the_caches_are_full_is_told_whole_objects_by_another_list() {
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![large("a", 1, 10_000), large("b", 2, 10_000)]);
+    let (cluster, budget) = with_room(&api, 36_000);
+    let mut first = subscribe(&cluster, "p").await;
+    expect(&mut first, &["(+a 1)", "(+b 2)", "synced"]).await;
+    assert_eq!(budget.outlines(), 1);
+    let mut second = subscribe(&cluster, "q").await;
+    let mut all = Vec::new();
+    until("the second is told", || {
+        while let Ok(change) = second.changes.try_recv() {
+            match change {
+                Change::Object { key, new, .. } => all.push((key.name.to_string(), new.unwrap().json.len() > 10_000)),
+                Change::Synced => all.push(("synced".to_owned(), true)),
+            }
+        }
+        all.len() == 3
+    })
+    .await;
+    assert_eq!(all, [("a", true), ("b", true), ("synced", true)].map(|(name, whole)| (name.to_owned(), whole)));
+    assert!(told(&mut first).is_empty(), "for the first nothing is new");
+    assert_eq!(budget.outlines(), 0, "the second has room of its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_free_again_is_used_again() {
+    let api = FakeApi::new(|sent| {
+        // Two namespaces, and so two caches.
+        let name = if sent.path.contains("namespaces/one/things") { "a" } else { "b" };
+        let list = |items: Value| {
+            (
+                200,
+                json!({"kind": "ThingList", "apiVersion": "x.example.com/v1", "metadata": {"resourceVersion": "9"}, "items": items}),
+            )
+        };
+        (sent.path.ends_with("/things") && !sent.is_watch()).then(|| list(json!([large(name, 1, 10_000)])))
+    });
+    let (cluster, budget) = with_room(&api, 30_000);
+    let of = async |who: &str, place: &str| {
+        let extent = Extent { namespace: Some(namespace(place)), name: None };
+        cluster.informers().subscribe(&actor(who), &things(), &[extent]).await.unwrap()
+    };
+    let (mut one, mut two) = (of("p", "one").await, of("p", "two").await);
+    expect(&mut one, &["(+a 1)", "synced"]).await;
+    expect(&mut two, &["(+b 1)", "synced"]).await;
+    assert_eq!(budget.outlines(), 1);
+    drop(one);
+    tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+    until("it is whole", || budget.outlines() == 0 && budget.held().len() == 1).await;
+    assert!(told(&mut two).is_empty(), "and nothing new is told");
 }

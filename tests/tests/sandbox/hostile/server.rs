@@ -118,7 +118,8 @@ impl Server {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = Some(canned.kubeconfig(folder.path()).unwrap());
         let client = client::connect(&Target { kubeconfig, ..Target::default() }).await.unwrap();
-        let port = Cluster::new(client.clone(), Arc::new(Impersonation::new(client))).kubernetes(account(), Scope::All);
+        let port = Cluster::new(client.clone(), Arc::new(Impersonation::new(client)), Arc::default())
+            .kubernetes(account(), Scope::All);
         let (channels, databases) = services().await;
         Self { port, channels, databases, writes, _canned: canned }
     }

@@ -1,0 +1,220 @@
+//! What all caches together may hold of objects, and how plugins share it.
+//!
+//! The rule is the one by which switches share one buffer among many queues: **whoever wants more may hold as much as is still free**. A lone plugin so has half at most, two that want all
+//! there is a third each, and who comes later always finds room; nobody has to say how much each plugin may have. What several plugins watch is charged to that one of them which holds least.
+//!
+//! Of an object for which there is no room its metadata is kept, by which changes are told as ever, and whoever reads it asks the API server. Nothing is lost, and only the reads of kinds
+//! that take more than their share become slower.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use operetta_core::name::PluginName;
+
+/// What an object takes beside its text: its key, what routing needs, and its places in the tables.
+const BESIDE: usize = 600;
+/// Less is of no use.
+const LEAST: usize = 32 << 20;
+
+/// The bytes that all caches of a host share.
+#[derive(Debug)]
+pub struct CacheBudget {
+    total: usize,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    whole: usize,
+    plugins: BTreeMap<PluginName, usize>,
+    outlines: usize,
+}
+
+/// What one object takes of it, until this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    budget: Arc<CacheBudget>,
+    /// By whom; none where its metadata alone are kept.
+    plugin: Option<PluginName>,
+    bytes: usize,
+}
+
+/// A quarter of the memory that this process may use.
+impl Default for CacheBudget {
+    fn default() -> Self {
+        Self::new(usable_memory().map_or(LEAST, |memory| memory / 4).max(LEAST))
+    }
+}
+
+impl CacheBudget {
+    /// Of so many bytes.
+    pub fn new(total: usize) -> Self {
+        Self { total, held: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of it, in bytes.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// What each plugin holds, in bytes.
+    pub fn held(&self) -> BTreeMap<PluginName, usize> {
+        self.lock().plugins.clone()
+    }
+
+    /// Objects of which metadata alone are kept.
+    pub fn outlines(&self) -> usize {
+        self.lock().outlines
+    }
+
+    /// The place of an object whose text has so many bytes, in the cache of these plugins.
+    pub(super) fn charge<'a>(self: &Arc<Self>, plugins: impl Iterator<Item = &'a PluginName>, text: usize) -> Charge {
+        let bytes = text.saturating_add(BESIDE);
+        let mut held = self.lock();
+        let plugin = self.lightest(&held, plugins, bytes).cloned();
+        match &plugin {
+            Some(plugin) => {
+                held.whole = held.whole.saturating_add(bytes);
+                let of = held.plugins.entry(plugin.clone()).or_default();
+                *of = of.saturating_add(bytes);
+            }
+            None => held.outlines = held.outlines.saturating_add(1),
+        }
+        Charge { budget: Arc::clone(self), plugin, bytes }
+    }
+
+    /// Whether there would be room for so many bytes more.
+    pub(super) fn has_room<'a>(&self, plugins: impl Iterator<Item = &'a PluginName>, bytes: usize) -> bool {
+        self.lightest(&self.lock(), plugins, bytes).is_some()
+    }
+
+    /// Of these plugins the one that holds least, if it may hold so many bytes more.
+    fn lightest<'a>(
+        &self,
+        held: &Held,
+        plugins: impl Iterator<Item = &'a PluginName>,
+        bytes: usize,
+    ) -> Option<&'a PluginName> {
+        let of = |plugin: &PluginName| held.plugins.get(plugin).copied().unwrap_or_default();
+        let lightest = plugins.min_by_key(|plugin| of(plugin))?;
+        let free = self.total.saturating_sub(held.whole).saturating_sub(bytes);
+        (of(lightest).saturating_add(bytes) <= free).then_some(lightest)
+    }
+}
+
+impl Charge {
+    /// Whether there is room for the whole object.
+    pub(super) fn is_whole(&self) -> bool {
+        self.plugin.is_some()
+    }
+
+    /// What the whole object takes, or would take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let mut held = self.budget.lock();
+        let Some(plugin) = &self.plugin else {
+            held.outlines = held.outlines.saturating_sub(1);
+            return;
+        };
+        held.whole = held.whole.saturating_sub(self.bytes);
+        if let Some(of) = held.plugins.get_mut(plugin) {
+            *of = of.saturating_sub(self.bytes);
+            if *of == 0 {
+                held.plugins.remove(plugin);
+            }
+        }
+    }
+}
+
+/// What the control group allows, or else what the machine has; none where neither can be read.
+fn usable_memory() -> Option<usize> {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let group = group.iter().filter_map(|path| read(path)?.trim().parse().ok()).min();
+    let machine = read("/proc/meminfo").and_then(|text| total_of(&text));
+    group.into_iter().chain(machine).min()
+}
+
+/// `MemTotal:       24576000 kB`, in bytes.
+fn total_of(meminfo: &str) -> Option<usize> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1 << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plugin(name: &str) -> PluginName {
+        PluginName::parse(name).unwrap()
+    }
+
+    /// As many as fit of objects of a kibibyte each, for one of these plugins.
+    fn fill(budget: &Arc<CacheBudget>, plugins: &[&str]) -> Vec<Charge> {
+        let plugins: Vec<_> = plugins.iter().map(|name| plugin(name)).collect();
+        let charges = std::iter::repeat_with(|| budget.charge(plugins.iter(), 1_024 - BESIDE));
+        charges.take_while(Charge::is_whole).collect()
+    }
+
+    #[test]
+    fn whoever_wants_more_may_hold_as_much_as_is_free() {
+        let budget = Arc::new(CacheBudget::new(600 << 10));
+        let hog = fill(&budget, &["hog"]);
+        assert_eq!(hog.len(), 300, "a lone one has half");
+        let second = fill(&budget, &["second"]);
+        assert_eq!(second.len(), 150, "who comes later has half of the rest");
+        assert!(!budget.charge([plugin("hog")].iter(), 1).is_whole(), "and the first has more than its share now");
+        assert!(budget.charge([plugin("small")].iter(), 100 << 10 >> 1).is_whole());
+        assert_eq!(budget.held(), BTreeMap::from([(plugin("hog"), 300 << 10), (plugin("second"), 150 << 10)]));
+        drop(hog);
+        assert_eq!(budget.held(), BTreeMap::from([(plugin("second"), 150 << 10)]), "what is dropped is free");
+        assert!(budget.has_room([plugin("second")].iter(), 150 << 10));
+        assert!(!budget.has_room([plugin("second")].iter(), (150 << 10) + 1));
+        drop(second);
+        assert_eq!((budget.held().len(), budget.outlines()), (0, 0));
+    }
+
+    #[test]
+    fn what_several_watch_is_charged_to_who_holds_least() {
+        let budget = Arc::new(CacheBudget::new(600 << 10));
+        let hog = fill(&budget, &["hog"]);
+        let shared = fill(&budget, &["hog", "neighbour"]);
+        assert_eq!(shared.len(), 150, "a hog's caches take nothing from what its neighbour watches as well");
+        assert_eq!(budget.held().get(&plugin("neighbour")), Some(&(150 << 10)));
+        assert!(!budget.charge(std::iter::empty(), 0).is_whole(), "for nobody nothing is kept");
+        drop(hog);
+    }
+
+    #[test]
+    fn objects_without_room_are_counted() {
+        let budget = Arc::new(CacheBudget::new(2_000));
+        let large = budget.charge([plugin("p")].iter(), 401);
+        assert!(!large.is_whole() && large.bytes() == 1_001);
+        assert!(budget.charge([plugin("p")].iter(), 400).is_whole(), "what has just room");
+        assert_eq!(budget.outlines(), 1);
+        drop(large);
+        assert_eq!(budget.outlines(), 0);
+    }
+
+    #[test]
+    fn the_machines_memory_is_read_in_bytes() {
+        assert_eq!(total_of("MemTotal:       24576000 kB\nMemFree: 1 kB\n"), Some(24_576_000 << 10));
+        assert_eq!(total_of("MemFree: 1 kB\n"), None);
+        let machine = usable_memory().unwrap();
+        assert!(machine > 64 << 20, "{machine}");
+        assert_eq!(CacheBudget::default().total(), machine / 4);
+        assert_eq!(CacheBudget::default().total().max(LEAST), CacheBudget::default().total());
+    }
+}
