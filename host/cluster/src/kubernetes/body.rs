@@ -117,3 +117,6 @@ fn agree(what: &str, map: &mut Map<String, Value>, field: &str, wanted: &str) ->
     }
     Err(ApiError::Invalid(format!("{what}: the object says {field} {found}, and the call says {wanted:?}")))
 }
+
+#[cfg(test)]
+mod tests;

@@ -154,6 +154,15 @@ async fn what_cannot_be_is_said_before_anything_is_sent() {
     invalid(kubernetes.create(&who, &things(), Some(&namespace("n")), "{}".into()).await, "neither metadata.name");
     invalid(kubernetes.replace(&who, &things(), &key("a"), None, "{}".into()).await, "resourceVersion");
     invalid(kubernetes.patch(&who, &things(), &key("a"), None, Patch::Json("{}".into())).await, "not a JSON patch");
+    let (text, status) = ("{}", "status".parse().unwrap());
+    invalid(
+        kubernetes.replace(&who, &things(), &key("a"), None, text.into()).await,
+        "replace things.v1.x.example.com n/a: ",
+    );
+    invalid(
+        kubernetes.replace(&who, &things(), &key("a"), Some(&status), text.into()).await,
+        "replace status of things.v1.x.example.com n/a: ",
+    );
     let unknown = Resource::parse("x.example.com", "v1", "nothings").unwrap();
     assert!(
         matches!(kubernetes.get(&who, &unknown, &key("a"), false).await, Err(ApiError::NotFound(text)) if text.contains("CustomResourceDefinition"))
@@ -226,6 +235,7 @@ async fn an_own_write_is_read_back_while_the_informer_is_late() {
     let who = caller("p");
     let written = kubernetes.patch(&who, &things(), &key("a"), None, apply(5)).await.unwrap();
     assert!(!written.contains("managedFields"));
+    assert_eq!(written.before.map(|before| before.meta.resource_version.clone()).as_deref(), Some("1"));
     assert_eq!(size(&kubernetes.get(&who, &things(), &key("a"), false).await.unwrap()), 5);
     let page = kubernetes.list(&who, &things(), &ListOptions::default()).await.unwrap();
     assert_eq!(page.items.iter().map(|json| size(json)).collect::<Vec<_>>(), [5]);
@@ -278,6 +288,59 @@ async fn a_deletion_is_read_back_and_what_finalizers_hold_is_still_there() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whatever_a_deletion_is_answered_with_the_next_read_knows() {
+    let held = |name: &str, finalizers: Value| {
+        let mut held = thing(name, 7);
+        held["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        held["metadata"]["finalizers"] = finalizers;
+        held
+    };
+    let status = |details: Value| json!({"kind": "Status", "status": "Success", "details": details});
+    for (answer, gone, cached) in [
+        (status(json!({"uid": "uid-a"})), true),
+        (status(json!({})), false),
+        (thing("a", 2), true),
+        (held("a", json!([])), true),
+    ]
+    .into_iter()
+    .flat_map(|(answer, gone)| [(answer.clone(), gone, vec![]), (answer, gone, vec![thing("a", 1)])])
+    {
+        let api = FakeApi::new(move |sent| match sent.method.as_str() {
+            "DELETE" => Some((200, answer.clone())),
+            "GET" if sent.path.ends_with("/things/a") => Some((200, thing("a", 8))),
+            _ => None,
+        });
+        api.set_things(cached);
+        let cluster = api.cluster();
+        let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
+        let _subscription = subscribed(&cluster).await;
+        kubernetes.delete(&caller("p"), &things(), &key("a"), &DeleteOptions::default()).await.unwrap();
+        let read = kubernetes.get(&caller("p"), &things(), &key("a"), false).await;
+        if gone {
+            assert!(matches!(read, Err(ApiError::NotFound(_))));
+        } else {
+            assert_eq!(size(&read.unwrap()), 8, "what became of it is not known, so it is read live");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_about_something_else_is_not_taken_for_the_object() {
+    let api = FakeApi::new(|sent| match sent.method.as_str() {
+        "PATCH" => Some((200, json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"size": 77}}))),
+        "GET" if sent.path.ends_with("/things/a") => Some((200, thing("a", 8))),
+        _ => None,
+    });
+    api.set_things(vec![thing("a", 1)]);
+    let cluster = api.cluster();
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
+    let _subscription = subscribed(&cluster).await;
+    let part: Subresource = "eviction".parse().unwrap();
+    kubernetes.patch(&caller("p"), &things(), &key("a"), Some(&part), Patch::Merge("{}".into())).await.unwrap();
+    assert_eq!(size(&kubernetes.get(&caller("p"), &things(), &key("a"), false).await.unwrap()), 8);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lost_answer_makes_the_next_read_live_and_a_refusal_does_not() {
     let answers = Mutex::new(vec![
         (0, json!("connection reset")),
@@ -302,6 +365,30 @@ async fn a_lost_answer_makes_the_next_read_live_and_a_refusal_does_not() {
         assert_eq!(api.about_things().iter().filter(|s| s.starts_with("GET")).count(), reads);
     }
     drop(subscription);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creation_whose_answer_is_lost_makes_the_next_read_live() {
+    let api = FakeApi::new(|sent| match sent.method.as_str() {
+        "POST" if sent.path.ends_with("/things") && sent.body.contains("generateName") => Some((201, thing("a-1", 9))),
+        "POST" if sent.path.ends_with("/things") => Some((0, json!("connection reset"))),
+        "GET" if sent.path.ends_with("/things/a") => Some((200, thing("a", 8))),
+        _ => None,
+    });
+    let cluster = api.cluster();
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
+    let _subscription = subscribed(&cluster).await;
+    let who = caller("p");
+    let create = async |metadata: Value| {
+        let object = json!({"metadata": metadata}).to_string();
+        kubernetes.create(&who, &things(), Some(&namespace("n")), object).await
+    };
+    assert!(matches!(kubernetes.get(&who, &things(), &key("a"), false).await, Err(ApiError::NotFound(_))));
+    create(json!({"name": "a"})).await.unwrap_err();
+    assert_eq!(size(&kubernetes.get(&who, &things(), &key("a"), false).await.unwrap()), 8);
+    // A name that is empty is one that the API server makes up.
+    create(json!({"name": "", "generateName": "a-"})).await.unwrap();
+    assert_eq!(size(&kubernetes.get(&who, &things(), &key("a-1"), false).await.unwrap()), 9);
 }
 
 #[tokio::test(start_paused = true)]
@@ -367,6 +454,21 @@ async fn the_same_body_on_the_same_version_is_not_sent_again_whatever_the_server
         .patch(&who, &things(), &key("a"), None, Patch::Apply(r#"{"spec":{"size":"1000m"}}"#.into()))
         .await
         .unwrap();
+    assert_eq!(api.about_things().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_applied_to_one_object_is_remembered_while_others_are_applied() {
+    let api = FakeApi::new(|sent| (sent.method == "PATCH").then(|| (200, thing(&sent.path[sent.path.len() - 1..], 9))));
+    api.set_things(vec![thing("a", 1), thing("b", 1)]);
+    let cluster = api.cluster();
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
+    let _subscription = subscribed(&cluster).await;
+    for _ in 0..3 {
+        for name in ["a", "b"] {
+            kubernetes.patch(&caller("p"), &things(), &key(name), None, apply(2)).await.unwrap();
+        }
+    }
     assert_eq!(api.about_things().len(), 2);
 }
 
@@ -469,6 +571,16 @@ async fn what_is_about_the_host_is_told_to_the_administrator_and_not_to_the_plug
         let said = said.lock().unwrap();
         assert_eq!(said.iter().any(|text| text.contains(hidden)), !hidden.is_empty(), "{said:?}");
     }
+}
+
+#[tokio::test]
+async fn where_the_api_server_cannot_be_reached_is_not_the_plugins_to_know() {
+    let cluster = FakeApi::new(|_| None).cluster();
+    let (kubernetes, said) = overheard(&cluster);
+    let error = kubernetes.tell("get", Fault::Unreachable("connect to 10.11.12.13".into()));
+    let ApiError::Unavailable(text) = error else { panic!("{error:?}") };
+    assert!(text.contains("get: the API server cannot be reached") && !text.contains("10.11.12.13"), "{text}");
+    assert!(said.lock().unwrap()[0].contains("10.11.12.13"));
 }
 
 #[tokio::test(start_paused = true)]
