@@ -191,7 +191,10 @@ async fn watch_as(informer: &Informer, parts: &Parts, kind: &KindInfo, sponsor: 
         };
         match event {
             Some(Ok(event)) => {
-                *failures = 0;
+                // That a list is about to be asked for is no answer yet.
+                if !matches!(event, Event::Init) {
+                    *failures = 0;
+                }
                 take(informer, &api_resource, event);
             }
             Some(Err(error)) => {

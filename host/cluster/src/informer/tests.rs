@@ -247,6 +247,11 @@ async fn secrets_are_never_shared() {
     let _p = cluster.informers().subscribe(&actor("p"), &secrets, &Scope::All.extents()).await.unwrap();
     let _q = cluster.informers().subscribe(&actor("q"), &secrets, &Scope::All.extents()).await.unwrap();
     assert_eq!(cluster.watches(), 2);
+    // What else is in the core group is.
+    let nodes = Resource::parse("", "v1", "nodes").unwrap();
+    let _nodes = cluster.informers().subscribe(&actor("p"), &nodes, &Scope::All.extents()).await.unwrap();
+    let _same = cluster.informers().subscribe(&actor("q"), &nodes, &Scope::All.extents()).await.unwrap();
+    assert_eq!(cluster.watches(), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -286,6 +291,111 @@ async fn a_cluster_scoped_kind_cannot_be_watched_in_a_namespace() {
         cluster.informers().subscribe(&actor("p"), &nodes, &scope.extents()).await,
         Err(ApiError::Invalid(_))
     ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_of_which_the_api_server_offers_no_watch_is_refused() {
+    let kind = |verbs: Value| json!({"name": "things", "kind": "Thing", "namespaced": true, "singularName": "", "verbs": verbs});
+    for (verbs, offered) in [(json!(["get", "list"]), false), (json!(["watch"]), true)] {
+        let found = json!({"groupVersion": "x.example.com/v1", "resources": [kind(verbs)]});
+        let api = FakeApi::new(move |sent| (sent.path == "/apis/x.example.com/v1").then(|| (200, found.clone())));
+        let subscribed = api.cluster().informers().subscribe(&actor("p"), &things(), &Scope::All.extents()).await;
+        let refused = subscribed.err().map(|error| error.to_string());
+        assert_eq!(refused.is_none(), offered);
+        assert!(refused.is_none_or(|why| why.contains("offers no watch of this kind")));
+    }
+}
+
+/// What is asked in five minutes of some trouble with the API server, after which the watch is open again.
+async fn asked_in_trouble(
+    trouble: impl Fn(&crate::testing::Sent) -> Option<(u16, Value)> + Send + Sync + 'static,
+) -> Vec<String> {
+    let on = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let api = FakeApi::new({
+        let on = Arc::clone(&on);
+        move |sent| on.load(Ordering::Relaxed).then(|| trouble(sent)).flatten()
+    });
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["synced"]).await;
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    let before = api.sent().len();
+    on.store(true, Ordering::Relaxed);
+    api.end_watches();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    on.store(false, Ordering::Relaxed);
+    let asked = api.sent().into_iter().skip(before);
+    let asked = asked.map(|sent| sent.path).filter(|path| path.starts_with("/apis/x.example.com")).collect();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    until("the watch is open again", || api.open_watches().len() == 1).await;
+    asked
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gets_no_answer_asks_again_ever_more_rarely() {
+    let on_things = |sent: &crate::testing::Sent| sent.path.ends_with("/things");
+    let refused =
+        asked_in_trouble(move |sent| on_things(sent).then(|| status(403, "Forbidden", "no", &json!({})))).await;
+    let lost = asked_in_trouble(move |sent| on_things(sent).then(|| (0, json!("connection reset")))).await;
+    let absent = asked_in_trouble(move |sent| on_things(sent).then(|| status(404, "NotFound", "no", &json!({})))).await;
+    let unasked = asked_in_trouble(move |sent| {
+        (on_things(sent) || sent.path.contains("/serviceaccounts/"))
+            .then(|| status(500, "InternalError", "no", &json!({})))
+    })
+    .await;
+    for asked in [&refused, &lost, &absent, &unasked] {
+        let things = asked.iter().filter(|path| path.ends_with("/things")).count();
+        assert!(things < 40 && asked.len() < 80, "{} times in five minutes", asked.len());
+    }
+    // Only where the kind seems to be gone it is looked up again.
+    let looked_up = |asked: &[String]| asked.iter().filter(|path| path.ends_with("/v1")).count();
+    assert!(looked_up(&absent) > 5 && looked_up(&refused) == 0 && looked_up(&lost) == 0, "{absent:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_watch_is_too_old_to_go_on_another_list_is_made() {
+    let lists = Arc::new(AtomicU64::new(0));
+    let api = FakeApi::new({
+        let lists = Arc::clone(&lists);
+        move |sent| {
+            let things = sent.path.ends_with("/things");
+            if things && !sent.is_watch() {
+                lists.fetch_add(1, Ordering::Relaxed);
+            }
+            // The version of the first list is not kept any more.
+            (things && sent.is_watch() && lists.load(Ordering::Relaxed) < 2)
+                .then(|| status(410, "Expired", "too old resource version", &json!({})))
+        }
+    });
+    let cluster = api.cluster();
+    let _subscription = subscribe(&cluster, "p").await;
+    until("the watch is open", || api.open_watches().len() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_the_host_itself_may_not_make_for_an_account_ends_for_it() {
+    let on = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let api = FakeApi::new({
+        let on = Arc::clone(&on);
+        move |sent| {
+            if !on.load(Ordering::Relaxed) {
+                return None;
+            }
+            let hosts_own = sent.path.ends_with("selfsubjectaccessreviews") && sent.user.is_none();
+            let answer = || status(403, "Forbidden", "no", &json!({}));
+            hosts_own
+                .then(|| (201, json!({"status": {"allowed": false}})))
+                .or_else(|| sent.path.ends_with("/things").then(answer))
+        }
+    });
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["synced"]).await;
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    on.store(true, Ordering::Relaxed);
+    api.end_watches();
+    let ended = async { while subscription.changes.recv().await.is_some() {} };
+    tokio::time::timeout(Duration::from_mins(2), ended).await.expect("the stream ends");
 }
 
 #[tokio::test(start_paused = true)]

@@ -403,3 +403,90 @@ async fn a_crd_that_is_never_served_is_an_error() {
     let api = cluster(|sent| (sent.method != "POST").then(|| (200, json!({"metadata": {"resourceVersion": "1"}}))));
     assert!(matches!(install(&api.client(), &installation(), false).await, Err(InstallError::NotEstablished(_))));
 }
+
+/// A namespace, and ConfigMaps in it.
+fn bundle(namespace: &str, maps: &[&str]) -> Vec<Value> {
+    let place = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+    let map = |name: &&str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}});
+    [place].into_iter().chain(maps.iter().map(map)).collect()
+}
+
+fn shown(installed: &[Installed]) -> Vec<String> {
+    installed.iter().map(ToString::to_string).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_applied_in_their_order_and_only_tried_out_where_their_namespace_is() {
+    let objects = [bundle("new", &["a"]), bundle("old", &["b"])].concat();
+    for dry_run in [true, false] {
+        let api = cluster(|sent| {
+            let new = sent.path.contains("/namespaces/new") && sent.method == "GET";
+            new.then(|| status(404, "NotFound", "no", &json!({})))
+        });
+        let how = How { manager: "m", force: false, dry_run };
+        let applied = apply(&api.client(), objects.clone(), how).await.unwrap();
+        let expected =
+            ["namespace/new created", "configmap/a created", "namespace/old unchanged", "configmap/b unchanged"];
+        assert_eq!(shown(&applied), expected);
+        let sent: Vec<_> = api.sent().into_iter().filter(|sent| sent.method == "PATCH").collect();
+        assert!(sent.iter().all(|sent| sent.query.contains("dryRun=All") == dry_run));
+        let paths: Vec<_> = sent.iter().filter_map(|sent| sent.path.strip_prefix("/api/v1/namespaces/")).collect();
+        let all = ["new", "new/configmaps/a", "old", "old/configmaps/b"];
+        // The API server tries nothing out in a namespace that is not there.
+        assert_eq!(paths, if dry_run { vec![all[0], all[2], all[3]] } else { all.to_vec() });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_removed_the_last_one_first_and_each_is_waited_for() {
+    for dry_run in [true, false] {
+        let api = FakeApi::new(|sent| match sent.method.as_str() {
+            "DELETE" if !sent.path.ends_with("/missing") => Some((200, json!({}))),
+            _ => None,
+        });
+        let removed = remove(&api.client(), bundle("old", &["a", "missing"]), dry_run).await.unwrap();
+        assert_eq!(shown(&removed), ["configmap/a deleted", "namespace/old deleted"]);
+        let sent: Vec<_> = api.sent().into_iter().map(|sent| format!("{} {}", sent.method, sent.path)).collect();
+        let root = "/api/v1/namespaces/old";
+        let mut expected = vec![
+            format!("DELETE {root}/configmaps/missing"),
+            format!("DELETE {root}/configmaps/a"),
+            format!("GET {root}/configmaps/a"),
+            format!("DELETE {root}"),
+            format!("GET {root}"),
+        ];
+        if dry_run {
+            expected.retain(|sent| sent.starts_with("DELETE"));
+        }
+        assert_eq!(sent, expected);
+        assert!(api.sent().iter().all(|sent| sent.query.contains("dryRun=All") == dry_run));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_plugins_have_in_the_cluster_is_their_documents_and_their_accounts() {
+    let item = |name: &str, more: Value| json!({"metadata": {"name": name, "namespace": more, "uid": "u"}, "spec": {}});
+    let answering = |plugins: (u16, Value)| {
+        FakeApi::new(move |sent| match sent.path.as_str() {
+            "/apis/operetta.dev/v1alpha1/plugins" => Some(plugins.clone()),
+            "/api/v1/namespaces/accounts/serviceaccounts" => {
+                Some((200, json!({"items": [item("p", json!("accounts"))]})))
+            }
+            _ => None,
+        })
+    };
+    let account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "p", "namespace": "accounts"}});
+    let plugin =
+        json!({"apiVersion": "operetta.dev/v1alpha1", "kind": "Plugin", "metadata": {"name": "q", "namespace": null}});
+    let api = answering((200, json!({"items": [item("q", Value::Null)]})));
+    assert_eq!(plugins(&api.client(), &namespace("accounts")).await.unwrap(), [plugin, account.clone()]);
+    let queries: Vec<_> = api.sent().into_iter().map(|sent| sent.query).collect();
+    assert_eq!(queries, ["", "labelSelector=operetta.dev%2Fplugin"], "accounts of others are not a plugin's");
+    // Where the kind is not there, there are none.
+    let api = answering(status(404, "NotFound", "no", &json!({})));
+    assert_eq!(plugins(&api.client(), &namespace("accounts")).await.unwrap(), [account]);
+    let api = answering(status(403, "Forbidden", "no", &json!({})));
+    let error = plugins(&api.client(), &namespace("accounts")).await.unwrap_err();
+    assert!(matches!(&error, InstallError::Unreadable { what, .. } if what.contains("plugins")), "{error}");
+}
