@@ -240,6 +240,9 @@ mod tests {
                 "endpoint \"unix:/tmp/x\" of channel x",
             ),
             (&document("{grants: {databases: [{name: x, env: \"a b\"}]}}"), "env \"a b\" of database x"),
+            (&document("{grants: {databases: [{name: x, env: Path}]}}"), "env \"Path\" of database x"),
+            (&document("{grants: {databases: [{name: x, env: 1A}]}}"), "env \"1A\" of database x"),
+            (&document("{grants: {databases: [{name: x, env: A-B}]}}"), "env \"A-B\" of database x"),
             (&document("{grants: {databases: [{name: x, env: A, connections: 0}]}}"), "connections of database x"),
             (&document("{grants: {databases: [{name: x, env: A, password: p}]}}"), "unknown field `password`"),
             (&document("{grants: {databases: [{name: x}]}}"), "database x has no host; write host, dbname and user"),
@@ -287,7 +290,13 @@ mod tests {
                 &document("{grants: {channels: [{name: x, endpoint: \"https://h:1\", caFrom: {}}]}}"),
                 "the caFrom of channel x",
             ),
+            (&document("{}").replace("Plugin", "Pod"), "kind \"Pod\""),
+            (&document("{}").replace("v1alpha1", "v1"), "apiVersion \"operetta.dev/v1\""),
             (&document("{source: {file: ../x.wasm}}"), "without a path"),
+            (&document("{source: {file: a/x.wasm}}"), "without a path"),
+            (&document("{source: {file: 'a\\x.wasm'}}"), "without a path"),
+            (&document("{source: {file: .x.wasm}}"), "without a path"),
+            (&document("{source: {file: x.yaml}}"), "the name of a .wasm file"),
             (&document("{source: {}}"), "either file or configMap"),
             (&document("{source: {file: x.wasm, configMap: {name: x}}}"), "either file or configMap"),
             (&document("{source: {configMap: {name: x, chunks: 65}}}"), "a number from 1 to 64"),
@@ -315,6 +324,25 @@ mod tests {
             let error = parse(&name(), &yaml).unwrap_err().to_string();
             assert!(error.len() < 2_000 && !error.contains('\u{1b}'), "{} bytes: {error}", error.len());
         }
+    }
+
+    #[test]
+    fn what_is_right_is_taken() {
+        for spec in [
+            "{source: {file: x.wasm}}",
+            "{source: {configMap: {name: x, chunks: 64}}}",
+            "{grants: {databases: [{name: x, env: PSQL_2, connections: 100}]}}",
+            "{grants: {databases: [{name: x, host: h, dbname: d, user: u, tls: true, caFrom: {configMapKeyRef: {name: a, key: b}}}]}}",
+            "{grants: {channels: [{name: x, endpoint: \"https://h:1\", caFrom: {secretKeyRef: {name: a, key: b}}}]}}",
+        ] {
+            parse(&name(), &document(spec)).unwrap();
+        }
+        let mut largest = document("{}") + "#";
+        largest.push_str(&"x".repeat(MAX_DOCUMENT - largest.len()));
+        assert_eq!(largest.len(), 1_048_576);
+        parse(&name(), &largest).unwrap();
+        let error = parse(&name(), &(largest + "x")).unwrap_err();
+        assert!(error.to_string().contains("1048577 bytes, and at most 1048576 are read"), "{error}");
     }
 
     #[test]

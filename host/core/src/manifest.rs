@@ -302,6 +302,10 @@ mod tests {
         value.to_string()
     }
 
+    fn watched(by: &str, text: &str) -> serde_json::Value {
+        serde_json::json!([{"resource": {"group": "", "version": "v1", "resource": "pods"}, "map": {by: text}}])
+    }
+
     #[test]
     fn a_small_manifest_is_enough() {
         let manifest = Manifest::parse(&json(|_| {})).unwrap();
@@ -339,21 +343,71 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         type Change = fn(&mut serde_json::Value);
-        let cases: [(Change, &str); 7] = [
+        let cases: [(Change, &str); 16] = [
             (|m| m["manifestVersion"] = 2.into(), "version 2"),
+            (|m| m["version"] = "".into(), "1 to 64 printable"),
+            (|m| m["version"] = "1".repeat(65).into(), "1 to 64 printable"),
+            (|m| m["version"] = "1\n".into(), "1 to 64 printable"),
+            (|m| m["controllers"][0]["resyncSeconds"] = 9.into(), "resyncSeconds of controller a is below 10"),
+            (|m| m["controllers"][0]["watches"] = watched("label", ""), "the mapping of pods.v1 in controller a"),
+            (|m| m["controllers"][0]["watches"] = watched("label", "a b"), "is empty or has white space"),
+            (|m| m["controllers"][0]["watches"] = watched("annotation", "a\u{1b}"), "is empty or has white space"),
+            (|m| m["controllers"][0]["watches"] = watched("reference", "\t"), "is empty or has white space"),
+            (|m| m["controllers"] = serde_json::json!([m["controllers"][0], m["controllers"][0]]), "called a"),
+            (
+                |m| {
+                    let mut other = m["controllers"][0].clone();
+                    other["name"] = "b".into();
+                    m["controllers"] = serde_json::json!([m["controllers"][0], other]);
+                },
+                "two controllers are for things.v1.x.example.com",
+            ),
             (|m| m["controllers"] = serde_json::json!([]), "no controller"),
             (|m| m["colour"] = 1.into(), "unknown field `colour`"),
             (|m| m["controllers"][0]["for"]["resource"] = "Things".into(), "\"Things\" is no resource"),
             (|m| m["controllers"][0]["for"]["group"] = "a/b".into(), "\"a/b\" is no API group"),
             (|m| m["name"] = "../x".into(), "plugin name"),
-            (
-                |m| m["controllers"] = serde_json::json!([m["controllers"][0], m["controllers"][0]]),
-                "two controllers are called a",
-            ),
         ];
         for (change, expected) in cases {
             let error = Manifest::parse(&json(change)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error} lacks {expected}");
         }
+    }
+
+    #[test]
+    fn what_is_just_within_its_limit_is_taken() {
+        let manifest = Manifest::parse(&json(|m| {
+            m["version"] = "1".repeat(64).into();
+            m["controllers"][0]["resyncSeconds"] = 10.into();
+            m["controllers"][0]["watches"] = watched("label", "a");
+        }));
+        let mut manifest = manifest.unwrap();
+        let room = MAX_MANIFEST - manifest.render().unwrap().len();
+        manifest.description = "x".repeat(room);
+        let largest = manifest.render().unwrap();
+        assert_eq!(Manifest::parse(&largest), Ok(manifest.clone()));
+        manifest.description.push('x');
+        assert_eq!(manifest.render(), Err(ManifestError::TooLarge(MAX_MANIFEST + 1)));
+        assert_eq!(Manifest::parse(&(largest + " ")), Err(ManifestError::TooLarge(MAX_MANIFEST + 1)));
+        assert_eq!(MAX_MANIFEST, 2_097_152);
+    }
+
+    #[test]
+    fn a_controller_is_found_by_its_name_and_names_each_kind_once() {
+        let manifest = Manifest::parse(&json(|m| {
+            let resource = |resource: &str| serde_json::json!({"group": "", "version": "v1", "resource": resource});
+            let mut other = m["controllers"][0].clone();
+            other["name"] = "b".into();
+            other["for"]["resource"] = "others".into();
+            other["owns"] = serde_json::json!([resource("pods"), resource("services")]);
+            other["watches"] = watched("label", "a");
+            m["controllers"] = serde_json::json!([m["controllers"][0], other]);
+        }))
+        .unwrap();
+        let controller = |name: &str| manifest.controller(&ControllerName::parse(name).unwrap());
+        let kinds: Vec<_> = controller("b").unwrap().kinds().into_iter().map(ToString::to_string).collect();
+        assert_eq!(kinds, ["others.v1.x.example.com", "pods.v1", "services.v1"]);
+        assert_eq!(controller("a").unwrap().kinds().len(), 1);
+        assert!(controller("c").is_none());
     }
 }
