@@ -164,6 +164,12 @@ mod tests {
             ("std[a543996e6e7dbf1e]::panicking::panic", "std::panicking::panic"),
             ("imports::run::{{closure}}::h3d5e7299e04bc7c9", "imports::run::{{closure}}"),
             ("core::slice::<impl [T]>::len", "core::slice::<impl [T]>::len"),
+            // What only looks like a hash.
+            ("imports::handle", "imports::handle"),
+            ("imports::habc", "imports::habc"),
+            ("imports::h3d5e7299e04bc7cz", "imports::h3d5e7299e04bc7cz"),
+            ("std[abc]::rt", "std[abc]::rt"),
+            ("std[a543996e6e7dbf1z]::rt", "std[a543996e6e7dbf1z]::rt"),
             ("a[", "a["),
             ("main", "main"),
         ] {

@@ -170,3 +170,28 @@ impl Call {
 pub(crate) fn begin(accessor: &Accessor<State, Caps>, bytes: usize) -> wasmtime::Result<Result<Call, Exceeded>> {
     Ok(accessor.with(|mut store| store.get().begin(bytes))?)
 }
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! States for tests.
+
+    use std::time::Duration;
+
+    use operetta_core::limit::Limits;
+
+    use super::*;
+
+    /// Of an instance that is asked for its manifest.
+    pub fn described() -> State {
+        State::describe(Memory::new(Meter::new(Duration::MAX), &Limits::default()))
+    }
+
+    #[test]
+    fn of_what_is_said_while_it_is_described_the_first_lines_are_kept() {
+        let mut state = described();
+        for number in 0..10 {
+            state.say(number.to_string());
+        }
+        assert_eq!(state.said(), ["0", "1", "2", "3", "4"]);
+    }
+}

@@ -99,6 +99,9 @@ async fn writes() {
     for part in ["severity: Warning", r#"reason: "Done""#, r#"action: "Doing""#, r#"message: "well""#] {
         assert!(calls[0].contains(part), "{calls:?} lacks {part}");
     }
+    // Characters, whatever bytes they take.
+    let longest = json!({"reason": "D".repeat(128), "message": "\u{fc}".repeat(1_024)});
+    assert_eq!(ask(&plugin, "publish", longest).await.0, "Ok(())");
 }
 
 #[tokio::test]
@@ -147,6 +150,7 @@ async fn an_argument_that_does_not_parse_never_reaches_a_port() {
         ("delete", option("propagation", "sideways"), "propagation"),
         ("delete", option("grace-period-seconds", "-1"), "grace-period-seconds"),
         ("publish", json!({"reason": "not a word"}), "UpperCamelCase"),
+        ("publish", json!({"reason": "D".repeat(129)}), "UpperCamelCase"),
         ("publish", json!({"reason": "Done", "message": "x".repeat(1_025)}), "1024"),
         ("publish", option("action", "lower"), "UpperCamelCase"),
     ] {

@@ -4,12 +4,21 @@ use operetta_core::reconcile::Outcome;
 
 use crate::setup::{Crash, Plugin, sandbox};
 
-/// Prints `hi` and traps if there is an environment, in manifest and reconcile.
+/// Prints `hi` and more in pieces that are no lines, and traps if there is an environment, in manifest and reconcile.
 fn guest() -> Crash {
     const PRINT: &str = r"
         (i32.store (i32.const 16) (i32.const 0x0a6968))
         (call $write (call $stdout) (i32.const 16) (i32.const 2) (i32.const 24))
         (call $write (call $stdout) (i32.const 18) (i32.const 1) (i32.const 24))
+        (i64.store (i32.const 16) (i64.const 0x0a632e0a620a2e61))
+        (call $write (call $stdout) (i32.const 16) (i32.const 4) (i32.const 24))
+        (call $write (call $stdout) (i32.const 20) (i32.const 4) (i32.const 24))
+        (memory.fill (i32.const 4096) (i32.const 0x78) (i32.const 4096))
+        (call $write (call $stdout) (i32.const 4096) (i32.const 4096) (i32.const 24))
+        (call $write (call $stdout) (i32.const 4096) (i32.const 4096) (i32.const 24))
+        (call $write (call $stdout) (i32.const 4096) (i32.const 4096) (i32.const 24))
+        (call $write (call $stdout) (i32.const 4096) (i32.const 4096) (i32.const 24))
+        (call $write (call $stdout) (i32.const 16) (i32.const 2) (i32.const 24))
         (call $environment (i32.const 32))
         (if (i32.load (i32.const 36)) (then unreachable))";
     Crash {
@@ -51,5 +60,10 @@ async fn what_it_prints_is_logged_by_lines_and_nothing_of_the_machine_is_there()
     let plugin = Plugin::load(&sandbox(), guest().wasm()).await.unwrap();
     assert_eq!(plugin.world.lines(), Vec::<String>::new(), "a description may not talk to anybody");
     assert_eq!(plugin.call("any", None, 0).await, Ok(Outcome::AwaitChange));
-    assert_eq!(plugin.world.lines(), ["Info stdout: hi []"]);
+    let lines = plugin.world.lines();
+    // What is too long for a line ends there, and what no line ends is said at the end.
+    assert!(lines[4].starts_with("Info stdout: xxxx"), "{lines:?}");
+    let told: Vec<_> = [0, 1, 2, 3, 5].map(|at| lines[at].as_str()).to_vec();
+    let expected = ["hi", "a.", "b", ".c", "a."].map(|line| format!("Info stdout: {line} []"));
+    assert_eq!((told, lines.len()), (expected.iter().map(String::as_str).collect(), 6));
 }

@@ -123,3 +123,42 @@ fn convert(call: grpc::Call) -> Result<(String, GrpcCall), GrpcStatus> {
 fn status(status: GrpcStatus) -> grpc::Status {
     grpc::Status { code: status.code, message: status.message, details: status.details, metadata: status.metadata }
 }
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+
+    use super::*;
+
+    struct Nothing;
+
+    #[async_trait]
+    impl Exchange for Nothing {
+        async fn send(&self, _: Vec<u8>) -> Result<(), GrpcStatus> {
+            Ok(())
+        }
+
+        fn half_close(&self) {}
+
+        async fn headers(&self) -> Result<Metadata, GrpcStatus> {
+            Ok(Metadata::new())
+        }
+
+        async fn receive(&self, _: usize) -> Result<Vec<Vec<u8>>, GrpcStatus> {
+            Ok(Vec::new())
+        }
+
+        fn trailers(&self) -> Metadata {
+            Metadata::new()
+        }
+    }
+
+    #[test]
+    fn an_exchange_whose_handle_goes_goes_at_once() {
+        let mut state = crate::state::testing::described();
+        let exchange: Arc<dyn Exchange> = Arc::new(Nothing);
+        let handle = state.table.push(Stream(Arc::clone(&exchange))).unwrap();
+        HostExchange::drop(&mut state, handle).unwrap();
+        assert_eq!(Arc::strong_count(&exchange), 1);
+    }
+}

@@ -37,3 +37,16 @@ fn convert(level: log::Level) -> Level {
         log::Level::Error => Level::Error,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn while_it_is_described_only_errors_are_worth_saying() {
+        let mut state = crate::state::testing::described();
+        let worth = [log::Level::Trace, log::Level::Debug, log::Level::Info, log::Level::Warn, log::Level::Error]
+            .map(|level| state.enabled(level).unwrap());
+        assert_eq!(worth, [false, false, false, false, true]);
+    }
+}

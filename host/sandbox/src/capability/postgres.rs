@@ -217,3 +217,58 @@ impl From<SqlError> for Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use operetta_core::port::database::SqlStatement;
+
+    use super::*;
+
+    struct Nothing;
+
+    #[async_trait]
+    impl Transaction for Nothing {
+        async fn query(&self, _: SqlStatement) -> Result<SqlRows, SqlError> {
+            Err(SqlError::Invalid(String::new()))
+        }
+
+        async fn execute(&self, _: SqlStatement) -> Result<u64, SqlError> {
+            Ok(0)
+        }
+
+        async fn commit(&self) -> Result<(), SqlError> {
+            Ok(())
+        }
+
+        async fn rollback(&self) -> Result<(), SqlError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_transaction_whose_handle_goes_goes_at_once() {
+        let mut state = crate::state::testing::described();
+        let open: Arc<dyn Transaction> = Arc::new(Nothing);
+        let handle = state.table.push(Open(Arc::clone(&open))).unwrap();
+        HostTransaction::drop(&mut state, handle).unwrap();
+        assert_eq!(Arc::strong_count(&open), 1);
+    }
+
+    #[test]
+    fn a_statement_holds_its_text_and_its_values() {
+        let parameters = vec![Value::Text("abc".into()), Value::Bytes(vec![0; 100]), Value::Null, Value::Integer(7)];
+        let statement = Statement { sql: "SELECT 1".into(), parameters, deadline: None, options: vec![] };
+        assert_eq!(size(&statement), 8 + 3 + 100 + 8 + 8);
+    }
+
+    #[test]
+    fn an_isolation_is_the_one_that_is_named() {
+        let read = |value: &str| isolation(vec![("isolation".into(), value.into())]);
+        assert_eq!(isolation(vec![]), Ok(Isolation::default()));
+        assert_eq!(read("read-committed"), Ok(Isolation::ReadCommitted));
+        assert_eq!(read("repeatable-read"), Ok(Isolation::RepeatableRead));
+        assert_eq!(read("serializable"), Ok(Isolation::Serializable));
+        assert!(matches!(read("none"), Err(SqlError::Invalid(why)) if why.contains("read-committed")));
+    }
+}

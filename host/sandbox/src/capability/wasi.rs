@@ -138,3 +138,18 @@ impl OutputStream for Output {
         Ok(ROOM)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_go_in_steps_and_say_so() {
+        assert_eq!(coarse(Duration::from_nanos(1_234_567)), Duration::from_micros(1_200));
+        assert_eq!(coarse(GRAIN), GRAIN);
+        assert_eq!(coarse(Duration::from_nanos(99_999)), Duration::ZERO);
+        let clock = Coarse(Instant::now());
+        assert_eq!(HostMonotonicClock::resolution(&clock), 100_000);
+        assert_eq!(HostWallClock::resolution(&clock), Duration::from_micros(100));
+    }
+}

@@ -120,3 +120,18 @@ fn delete_options(options: types::Options) -> Result<DeleteOptions, ApiError> {
     })?;
     Ok(delete)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deletion_says_what_becomes_of_what_the_object_owns() {
+        let read = |value: &str| delete_options(vec![("propagation".into(), value.into())]).map(|o| o.propagation);
+        assert_eq!(delete_options(vec![]).map(|o| o.propagation), Ok(Propagation::Background));
+        assert_eq!(read("background"), Ok(Propagation::Background));
+        assert_eq!(read("foreground"), Ok(Propagation::Foreground));
+        assert_eq!(read("orphan"), Ok(Propagation::Orphan));
+        assert!(matches!(read("sideways"), Err(ApiError::Invalid(_))));
+    }
+}
