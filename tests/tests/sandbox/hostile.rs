@@ -22,7 +22,7 @@ use operetta_core::{
     name::Namespace,
     reconcile::{Failure, Outcome},
 };
-use operetta_sandbox::{LoadError, Occupancy, Sandbox};
+use operetta_sandbox::{CompileLimits, LoadError, Occupancy, Sandbox};
 use operetta_tests::eventually;
 use serde_json::json;
 use tokio::{
@@ -35,7 +35,7 @@ use self::{
     attack::{Attack, Counted, Expect, Guest, Policy},
     server::Server,
 };
-use crate::setup::{Plugin, imports, sandbox};
+use crate::setup::{Plugin, imports, sandbox, sandbox_that_compiles_within};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const EMPTY: Occupancy = Occupancy { instances: 0, stacks: 0, reconciles: 0, tasks: 0 };
@@ -74,7 +74,8 @@ fn resident() -> u64 {
 #[tokio::test]
 async fn every_attack_ends_as_the_corpus_says_and_a_neighbour_goes_on() {
     let rounds = std::env::var("OPERETTA_ATTACK_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
-    let sandbox = sandbox();
+    // What guests need, so that a bomb goes off at once.
+    let sandbox = sandbox_that_compiles_within(CompileLimits { memory: 768 << 20, ..CompileLimits::default() });
     let (neighbour, mut server) = (Neighbour::at_work(&sandbox).await, Server::start().await);
     let mut wrong = String::new();
     let (mut attacks, mut warm) = (0, 0);

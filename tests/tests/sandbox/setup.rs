@@ -16,7 +16,7 @@ use operetta_core::{
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::ObjectKey,
 };
-use operetta_sandbox::{Component, LoadError, Sandbox, SandboxConfig, Usage};
+use operetta_sandbox::{CompileLimits, Component, LoadError, Sandbox, SandboxConfig, Usage};
 use operetta_tests::{components::Workspace, progress::Progress};
 
 use crate::world::World;
@@ -32,7 +32,13 @@ pub fn config(directory: &Path) -> SandboxConfig {
 
 /// A sandbox of its own whose cache outlives the test.
 pub fn sandbox() -> Sandbox {
-    Sandbox::new(config(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("sandbox"))).unwrap()
+    sandbox_that_compiles_within(CompileLimits::default())
+}
+
+/// The same with these limits.
+pub fn sandbox_that_compiles_within(compile_limits: CompileLimits) -> Sandbox {
+    let config = config(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("sandbox"));
+    Sandbox::new(SandboxConfig { compile_limits, ..config }).unwrap()
 }
 
 /// The Rust guest that calls every import.

@@ -35,10 +35,20 @@ pub fn make(name: &str) -> Vec<u8> {
         "branch-table" => {
             doing(format!("(block $out (br_table {} $out (local.get $attempt)))", "$out ".repeat(100_000)))
         }
+        "live-locals" => with(format!("(core module $more {})", live_locals(20_000, 5_000))),
         "long-import" => with(format!("(import \"{}:b/c@1.0.0\" (instance))", "a".repeat(90_000))),
         "deep-manifest" => Crash { manifest: "[".repeat(30_000), ..Crash::default() }.wasm(),
         other => panic!("no bomb is called {other}"),
     }
+}
+
+/// A function in a loop, so many of whose locals are set in so many branches and all needed after them: a compiler keeps account of each local at each branch.
+fn live_locals(locals: usize, branches: usize) -> String {
+    let declared = "i64 ".repeat(locals);
+    let branch = |n: usize| format!("(if (local.get 0) (then (local.set {} (i64.const {n}))))", n % locals + 1);
+    let branches: String = (0..branches).map(branch).collect();
+    let sums: String = (1..=locals).map(|n| format!("(local.set 1 (i64.add (local.get 1) (local.get {n})))")).collect();
+    format!("(func (param i32) (local {declared}) (loop $again {branches} {sums} (br_if $again (local.get 0))))")
 }
 
 /// A component in a component, again and again.
