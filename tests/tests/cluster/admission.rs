@@ -1,6 +1,6 @@
 //! Who may have which plugin act as which account: what the API server itself refuses, asked by people with tokens of their own.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use kube::{
     Api, Client,
@@ -17,6 +17,7 @@ use crate::{
 };
 
 const PLUGINS: &str = "operetta-plugins";
+const HOST: &str = "operetta-system";
 
 fn kind() -> ApiResource {
     ApiResource {
@@ -188,7 +189,7 @@ async fn a_plugin_that_a_person_may_not_write_is_refused_before_anything_is() {
 
 /// The host's own check is not asked here: the request comes from elsewhere, in the name of a plugin's account that may make pods everywhere.
 #[tokio::test]
-async fn a_plugins_account_makes_no_pods_beside_the_host_whatever_rbac_says() {
+async fn a_plugins_account_makes_and_enters_no_pods_beside_the_host_whatever_rbac_says() {
     let Cluster::Own(_) = shared() else { return };
     deployed();
     let layer = layer().await;
@@ -209,28 +210,81 @@ async fn a_plugins_account_makes_no_pods_beside_the_host_whatever_rbac_says() {
         kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await.unwrap();
     config.auth_info.impersonate = Some(format!("system:serviceaccount:{PLUGINS}:{name}"));
     let eager = Client::try_from(config).unwrap();
-    let pod: k8s_openapi::api::core::v1::Pod = serde_json::from_value(json!({
-        "metadata": {"generateName": "eager-"},
-        "spec": {"containers": [{"name": "c", "image": "i", "securityContext": {
-            "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}}}]},
-    }))
-    .unwrap();
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
-    eventually("it is refused beside the host", SOON, async || {
-        match Api::namespaced(eager.clone(), "operetta-system").create(&dry, &pod).await {
-            Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains("plugins make no pods") => {
-                Ok(())
+    let spec = json!({"serviceAccountName": "operetta", "containers": [{"name": "c", "image": "i", "securityContext": {
+        "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}}}]});
+    let pod = json!({"metadata": {"name": name}, "spec": spec});
+    let labels = json!({"a": "b"});
+    let template = json!({"metadata": {"labels": labels}, "spec": spec});
+    let workload = |more: Value| {
+        let mut spec = json!({"selector": {"matchLabels": labels}, "template": template});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
+    let mut once = json!({"spec": {"template": template}});
+    once["spec"]["template"]["spec"]["restartPolicy"] = json!("Never");
+    let job = json!({"metadata": {"name": name}, "spec": once["spec"]});
+    let jobs = json!({"metadata": {"name": name}, "spec": {"schedule": "0 0 * * *", "jobTemplate": once}});
+    let set = json!({"metadata": {"name": name}, "spec": {"replicas": 0, "selector": labels, "template": template}});
+    // What is there already, so that it can be changed.
+    let there = |path: &str| format!("{path}/{name}");
+    let ask = async |client: &Client, method: &str, namespace: &str, path: &str, body: &Value, dry: &str| {
+        let path = path.replacen("v1/", &format!("v1/namespaces/{namespace}/"), 1);
+        let mark = if path.contains('?') { '&' } else { '?' };
+        let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let request = http::Request::builder()
+            .method(method)
+            .uri(format!("{path}{mark}{dry}"))
+            .header("content-type", kind)
+            .body(serde_json::to_vec(body).unwrap())
+            .unwrap();
+        client.request::<Value>(request).await
+    };
+    for (path, object) in [("/api/v1/pods", &pod), ("/apis/apps/v1/deployments", &workload(json!({"replicas": 0})))] {
+        ask(&admin, "POST", HOST, path, object, "").await.unwrap();
+    }
+    let (label, nothing) = (json!({"metadata": {"labels": {"c": "d"}}}), json!({}));
+    let more = json!({"spec": {"ephemeralContainers": [{"name": "e", "image": "i", "securityContext": spec["containers"][0]["securityContext"]}]}});
+    let ways: Vec<(&str, String, &Value)> = vec![
+        ("POST", "/api/v1/pods".into(), &pod),
+        ("PATCH", there("/api/v1/pods"), &label),
+        ("PATCH", format!("{}/ephemeralcontainers", there("/api/v1/pods")), &more),
+        ("POST", format!("{}/exec?command=id&stdout=true", there("/api/v1/pods")), &nothing),
+        ("POST", format!("{}/attach?stdout=true", there("/api/v1/pods")), &nothing),
+        ("POST", "/api/v1/serviceaccounts/operetta/token".into(), &nothing),
+        ("POST", "/api/v1/replicationcontrollers".into(), &set),
+        ("PATCH", there("/apis/apps/v1/deployments"), &label),
+    ];
+    let made: Vec<(String, Value)> = vec![
+        ("/apis/apps/v1/deployments".into(), workload(json!({}))),
+        ("/apis/apps/v1/replicasets".into(), workload(json!({}))),
+        ("/apis/apps/v1/daemonsets".into(), workload(json!({}))),
+        ("/apis/apps/v1/statefulsets".into(), workload(json!({"serviceName": "s"}))),
+        ("/apis/batch/v1/jobs".into(), job),
+        ("/apis/batch/v1/cronjobs".into(), jobs),
+    ];
+    let made = made.iter().map(|(path, object)| ("POST", path.clone(), object));
+    for (method, path, body) in ways.into_iter().chain(made) {
+        // What is entered and not written knows no dry run.
+        let dry = if path.contains('?') { "" } else { "dryRun=All" };
+        eventually(&format!("{method} {path} is refused beside the host"), SOON, async || {
+            match ask(&eager, method, HOST, &path, body, dry).await {
+                Err(kube::Error::Api(status))
+                    if status.code == 403 && status.message.contains("plugins make no pods") =>
+                {
+                    Ok(())
+                }
+                other => anyhow::bail!("{other:?}"),
             }
-            other => anyhow::bail!("{other:?}"),
+        })
+        .await
+        .unwrap();
+        if let Err(error) = ask(&eager, method, layer.namespace.name(), &path, body, dry).await {
+            assert!(!error.to_string().contains("plugins make no pods"), "{method} {path} elsewhere: {error}");
         }
-    })
-    .await
-    .unwrap();
-    eventually("and nowhere else", Duration::from_secs(20), async || {
-        Ok(Api::namespaced(eager.clone(), layer.namespace.name()).create(&dry, &pod).await.map(drop)?)
-    })
-    .await
-    .unwrap();
+    }
+    for path in ["/api/v1/pods", "/apis/apps/v1/deployments"] {
+        ask(&admin, "DELETE", HOST, &there(path), &nothing, "").await.unwrap();
+    }
     let bindings: Api<k8s_openapi::api::rbac::v1::ClusterRoleBinding> = Api::all(admin);
     bindings.delete(&name, &DeleteParams::default()).await.unwrap();
 }
