@@ -16,7 +16,7 @@ use operetta_api::{KeyRef, PluginStatus, Reference};
 use operetta_cluster::plugins::PartError;
 use operetta_core::{
     aside::Aside,
-    cache::{Cached, Change, Extent, Informers, KindInfo, Scope, Subscription},
+    cache::{Cached, Change, Extent, Informers, KindInfo, Meta, Scope, Subscription},
     effect::Effects,
     manifest::Manifest,
     name::{Actor, ConfigKey, ConfigName, Digest, Namespace, PluginName, Subresource},
@@ -322,7 +322,7 @@ impl Kubernetes for Cluster {
             let before = of(&self.0);
             let namespace = key.namespace.as_ref().unwrap().as_str();
             self.0.apply_with(resource, namespace, key.name.as_str(), patch["metadata"].clone());
-            return Ok(Written { now: of(&self.0).unwrap(), before, sent: true });
+            return Ok(Written { now: of(&self.0).unwrap(), before, sent: true, made: false });
         }
         // What the host itself does: it takes finalizers off.
         let (None, Patch::Json(patch)) = (subresource, patch) else { return not_here() };
@@ -350,7 +350,7 @@ impl Kubernetes for Cluster {
     ) -> Result<Written, ApiError> {
         not_here()
     }
-    async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<(), ApiError> {
+    async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<Meta, ApiError> {
         not_here()
     }
     async fn publish(&self, _: &Caller, event: Event) -> Result<(), ApiError> {

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use http::Request;
 use operetta_core::{
     aside::Aside,
-    cache::{Extent, KindInfo, Scope},
+    cache::{Extent, KindInfo, Meta, Scope},
     name::{Actor, ContinueToken, FieldSelector, LabelSelector, Namespace, Subresource},
     port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch, Written},
     resource::{ObjectKey, Resource},
@@ -32,7 +32,7 @@ use crate::{
     identity::Identity,
     informer::{Informer, Reading, SharedInformers},
     object::{Entry, List, Unreadable},
-    request::{Fault, Url, send_for},
+    request::{Fault, Url, send_for, send_write},
     selector::Requirements,
 };
 
@@ -106,6 +106,12 @@ impl PluginKubernetes {
     async fn ask<T: DeserializeOwned>(&self, request: Result<Request<Vec<u8>>, Fault>) -> Result<T, Fault> {
         let client = self.identity.client(&self.actor).await.map_err(Fault::NoClient)?;
         send_for(&client, request?).await
+    }
+
+    /// Answers also whether the API server made what it answers.
+    async fn ask_to_write(&self, request: Result<Request<Vec<u8>>, Fault>) -> Result<(Value, bool), Fault> {
+        let client = self.identity.client(&self.actor).await.map_err(Fault::NoClient)?;
+        send_write(&client, request?).await
     }
 
     async fn get_live(
@@ -321,7 +327,7 @@ impl Kubernetes for PluginKubernetes {
         resource: &Resource,
         key: &ObjectKey,
         options: &DeleteOptions,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Meta, ApiError> {
         self.delete_object(resource, key, options).await
     }
 

@@ -5,7 +5,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, header::RETRY_AFTER};
+use http::{Method, Request, StatusCode, header::RETRY_AFTER};
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body, core::Status};
 use operetta_core::{
@@ -113,6 +113,10 @@ impl Fault {
 
 /// Sends and reads the whole answer.
 pub async fn send(client: &Client, request: Request<Vec<u8>>) -> Result<Bytes, Fault> {
+    in_time(client, request).await.map(|(_, body)| body)
+}
+
+async fn in_time(client: &Client, request: Request<Vec<u8>>) -> Result<(StatusCode, Bytes), Fault> {
     tokio::time::timeout(REQUEST_TIMEOUT, exchange(client, request)).await.map_err(|_| Fault::Timeout)?
 }
 
@@ -137,7 +141,14 @@ pub async fn send_for<T: DeserializeOwned>(client: &Client, request: Request<Vec
     serde_json::from_slice(&send(client, request).await?).map_err(|e| Fault::Garbled(e.to_string()))
 }
 
-async fn exchange(client: &Client, request: Request<Vec<u8>>) -> Result<Bytes, Fault> {
+/// Sends, reads the answer as JSON, and says whether the API server made what it answers.
+pub async fn send_write(client: &Client, request: Request<Vec<u8>>) -> Result<(serde_json::Value, bool), Fault> {
+    let (status, body) = in_time(client, request).await?;
+    let answer = serde_json::from_slice(&body).map_err(|e| Fault::Garbled(e.to_string()))?;
+    Ok((answer, status == StatusCode::CREATED))
+}
+
+async fn exchange(client: &Client, request: Request<Vec<u8>>) -> Result<(StatusCode, Bytes), Fault> {
     let answer = client.send(request.map(Body::from)).await.map_err(|error| unanswered(&error))?;
     let (head, body) = answer.into_parts();
     let body = body.collect().await.map_err(|error| {
@@ -149,7 +160,7 @@ async fn exchange(client: &Client, request: Request<Vec<u8>>) -> Result<Bytes, F
     })?;
     let body = body.to_bytes();
     if head.status.is_success() {
-        return Ok(body);
+        return Ok((head.status, body));
     }
     let code = head.status.as_u16();
     let retry_after = head

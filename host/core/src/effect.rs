@@ -257,7 +257,7 @@ impl Effects {
             self.call(0)?;
             self.allow(&of(Verb::Delete, resource, None, key))?;
             self.tally.write(resource, key).map_err(|rate| self.slow_down(rate))?;
-            self.ports.kubernetes.delete(&self.caller, resource, key, options).await
+            self.ports.kubernetes.delete(&self.caller, resource, key, options).await.map(drop)
         };
         self.metered(Call::Delete, effect).await
     }

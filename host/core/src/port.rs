@@ -190,12 +190,14 @@ pub struct Written {
     pub before: Option<Arc<Cached>>,
     /// Whether anything left the host: an apply that would have changed nothing does not.
     pub sent: bool,
+    /// Whether an apply made it; a create does in any case.
+    pub made: bool,
 }
 
 /// A write that was sent, of an object of which nothing but its text is known.
 impl From<Arc<str>> for Written {
     fn from(json: Arc<str>) -> Self {
-        Self { now: Arc::new(Cached { json, meta: Meta::default() }), before: None, sent: true }
+        Self { now: Arc::new(Cached { json, meta: Meta::default() }), before: None, sent: true, made: false }
     }
 }
 
@@ -251,14 +253,14 @@ pub trait Kubernetes: Send + Sync {
         object: String,
     ) -> Result<Written, ApiError>;
 
-    /// Removes one.
+    /// Removes one. Answers which it was: its incarnation, and its version as long as something holds it; empty where that is not known.
     async fn delete(
         &self,
         caller: &Caller,
         resource: &Resource,
         key: &ObjectKey,
         options: &DeleteOptions,
-    ) -> Result<(), ApiError>;
+    ) -> Result<Meta, ApiError>;
 
     /// Publishes an event.
     async fn publish(&self, caller: &Caller, event: Event) -> Result<(), ApiError>;

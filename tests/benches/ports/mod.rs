@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use operetta_core::{
+    cache::Meta,
     effect::{Effects, Policy, Ports},
     name::{ChannelName, ControllerName, Namespace, PluginName, Subresource},
     port::{
@@ -57,8 +58,8 @@ impl Kubernetes for Nothing {
     ) -> Result<Written, ApiError> {
         Ok(Arc::<str>::from(object).into())
     }
-    async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<(), ApiError> {
-        Ok(())
+    async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<Meta, ApiError> {
+        Ok(Meta::default())
     }
     async fn publish(&self, _: &Caller, _: Event) -> Result<(), ApiError> {
         Ok(())

@@ -13,6 +13,7 @@ use std::{
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use operetta_core::{
+    cache::Meta,
     effect::{Effects, Policy, Ports},
     name::{
         ChannelName, ContinueToken, ControllerName, DatabaseName, FieldSelector, LabelSelector, Namespace, PluginName,
@@ -253,10 +254,10 @@ impl Kubernetes for Witness {
         resource: &Resource,
         key: &ObjectKey,
         _: &DeleteOptions,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Meta, ApiError> {
         self.arrives(0, "delete");
         self.is_granted("delete", resource, None, key.namespace.as_ref(), Some(key.name.as_str()));
-        Ok(())
+        Ok(Meta::default())
     }
 
     async fn publish(&self, _: &Caller, event: Event) -> Result<(), ApiError> {

@@ -197,7 +197,7 @@ impl Cell<'_> {
                 port.patch(&who, resource, &self.key(), part.as_ref(), Patch::Merge("{}".into())).await.map(drop)
             }
             Verb::Update => port.replace(&who, resource, &self.key(), part.as_ref(), self.body()).await.map(drop),
-            Verb::Delete => port.delete(&who, resource, &self.key(), &DeleteOptions::default()).await,
+            Verb::Delete => port.delete(&who, resource, &self.key(), &DeleteOptions::default()).await.map(drop),
             Verb::Watch => unreachable!(),
         }
     }

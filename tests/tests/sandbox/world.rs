@@ -11,6 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use operetta_core::{
+    cache::Meta,
     name::{ChannelName, ContinueToken, DatabaseName, Namespace, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
@@ -142,9 +143,15 @@ impl Kubernetes for World {
         self.answer(key.name.as_str()).await.map(Into::into)
     }
 
-    async fn delete(&self, _: &Caller, r: &Resource, key: &ObjectKey, options: &DeleteOptions) -> Result<(), ApiError> {
+    async fn delete(
+        &self,
+        _: &Caller,
+        r: &Resource,
+        key: &ObjectKey,
+        options: &DeleteOptions,
+    ) -> Result<Meta, ApiError> {
         self.note(format!("delete {r} {key} {options:?}"));
-        self.answer(key.name.as_str()).await.map(|_| ())
+        self.answer(key.name.as_str()).await.map(|_| Meta::default())
     }
 
     async fn publish(&self, _: &Caller, event: Event) -> Result<(), ApiError> {

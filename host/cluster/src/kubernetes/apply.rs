@@ -77,7 +77,7 @@ impl PluginKubernetes {
         if let Some(Reading::Known(entry)) = known
             && self.is_applied(&target, text, &object, &manager, &entry)
         {
-            return Ok(Written { now: entry.cached, before: None, sent: false });
+            return Ok(Written { now: entry.cached, before: None, sent: false, made: false });
         }
         let written = self.send_apply(&what, resource, key, subresource, &kind, &object, &manager).await?;
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);

@@ -273,8 +273,10 @@ async fn a_deletion_is_read_back_and_what_finalizers_hold_is_still_there() {
     let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
     let _subscription = subscribed(&cluster).await;
     let who = caller("p");
-    for name in ["a", "b"] {
-        kubernetes.delete(&who, &things(), &key(name), &DeleteOptions::default()).await.unwrap();
+    // Which it was, and its version where it is still there.
+    for (name, version) in [("a", ""), ("b", "7")] {
+        let was = kubernetes.delete(&who, &things(), &key(name), &DeleteOptions::default()).await.unwrap();
+        assert_eq!((was.uid.as_str(), was.resource_version.as_str()), (format!("uid-{name}").as_str(), version));
     }
     assert!(matches!(kubernetes.get(&who, &things(), &key("a"), false).await, Err(ApiError::NotFound(_))));
     assert!(kubernetes.get(&who, &things(), &key("b"), false).await.unwrap().contains("deletionTimestamp"));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{Method, Request};
 use operetta_core::{
-    cache::KindInfo,
+    cache::{KindInfo, Meta},
     name::{FieldManager, Namespace, Subresource},
     port::{ApiError, Caller, DeleteOptions, Propagation, Written},
     resource::{ObjectKey, Resource},
@@ -75,7 +75,7 @@ impl PluginKubernetes {
             for informer in self.informers.seeing(&self.actor, resource, &key) {
                 informer.write_answered(&key, entry.clone());
             }
-            return Ok(Written { now: entry.cached, before: None, sent: true });
+            return Ok(Written { now: entry.cached, before: None, sent: true, made: true });
         };
         let key = ObjectKey::parse(namespace.map(Namespace::as_str), name)
             .map_err(|error| ApiError::Invalid(format!("{what}: {error}")))?;
@@ -159,23 +159,23 @@ impl PluginKubernetes {
             _ => None,
         };
         let mut under_way = UnderWay::begin(key, self.informers.seeing(&self.actor, resource, key));
-        let answer = self.ask(request).await.and_then(|object| {
+        let answer = self.ask_to_write(request).await.and_then(|(object, made)| {
             let there = still_there(&object);
             match Entry::of(object, &resource.api_version(), &kind.kind) {
                 // An answer about anything else than the object that was written, such as from `pods/eviction`, says nothing of what the object is now.
-                Ok((_, entry)) if entry.cached.meta.uid.is_empty() => Ok((entry, None)),
-                Ok((_, entry)) => Ok((entry, Some(there))),
+                Ok((_, entry)) if entry.cached.meta.uid.is_empty() => Ok((entry, None, false)),
+                Ok((_, entry)) => Ok((entry, Some(there), made)),
                 Err(error) => Err(Fault::Garbled(error.to_string())),
             }
         });
         match answer {
-            Ok((entry, there)) => {
+            Ok((entry, there, made)) => {
                 under_way.end(|informer| match there {
                     Some(true) => informer.write_answered(key, entry.clone()),
                     Some(false) => informer.write_removed(key, entry.cached.meta.uid.clone()),
                     None => informer.write_ends(key, true),
                 });
-                Ok(Written { now: entry.cached, before, sent: true })
+                Ok(Written { now: entry.cached, before, sent: true, made })
             }
             Err(fault) => {
                 under_way.end(|informer| informer.write_ends(key, fault.outcome_unknown()));
@@ -189,7 +189,7 @@ impl PluginKubernetes {
         resource: &Resource,
         key: &ObjectKey,
         options: &DeleteOptions,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Meta, ApiError> {
         let what = format!("delete {resource} {key}");
         self.kind(&what, resource, key.namespace.as_ref()).await?;
         let body = json!({
@@ -208,7 +208,7 @@ impl PluginKubernetes {
         match self.ask(request).await {
             Ok(answer) => {
                 under_way.end(|informer| note_deletion(informer, key, &answer, resource));
-                Ok(())
+                Ok(deleted(&answer))
             }
             Err(fault) => {
                 under_way.end(|informer| informer.write_ends(key, fault.outcome_unknown()));
@@ -236,6 +236,15 @@ fn note_deletion(informer: &Informer, key: &ObjectKey, answer: &Value, resource:
         Ok((_, entry)) => informer.write_answered(key, entry),
         Err(_) => informer.write_ends(key, true),
     }
+}
+
+/// What the same answer says of the object that it was.
+fn deleted(answer: &Value) -> Meta {
+    let text = |pointer: &str| answer.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    if text("/kind") == "Status" {
+        return Meta { uid: text("/details/uid"), ..Meta::default() };
+    }
+    Meta { uid: text("/metadata/uid"), resource_version: text("/metadata/resourceVersion"), ..Meta::default() }
 }
 
 pub(super) fn describe(verb: &str, resource: &Resource, key: &ObjectKey, subresource: Option<&Subresource>) -> String {

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::{
+    cache::Meta,
     grant::Rule,
     name::{ChannelName, ContinueToken, ControllerName, DatabaseName, PluginName},
     port::{
@@ -90,9 +91,9 @@ impl Kubernetes for Fake {
         self.note("replace");
         Ok(Written { sent: !self.free, ..Arc::<str>::from(object).into() })
     }
-    async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<(), ApiError> {
+    async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<Meta, ApiError> {
         self.note("delete");
-        Ok(())
+        Ok(Meta::default())
     }
     async fn publish(&self, _: &Caller, event: Event) -> Result<(), ApiError> {
         self.note(&format!("publish {}", event.message));
