@@ -21,7 +21,7 @@ use operetta_core::{
     effect::{Effects, Policy, Ports},
     grant::{Access, Grants, Verb},
     limit::Limit,
-    looping::{Guard, Loop, Step},
+    looping::{Chain, Errand, Guard, Loop, Step},
     manifest,
     name::{Actor, PluginName},
     park::{End, Gate, News, Pass},
@@ -48,8 +48,7 @@ use crate::{
 const SOONEST: Duration = Duration::from_millis(50);
 
 /// What is said of a loop.
-const LOOPS: &str =
-    "the controller's own writes wake it again and again, or somebody undoes them: it is slowed for this object";
+const LOOPS: &str = "the plugin's own writes wake the controller again and again, or somebody undoes them: it is slowed for this object";
 
 /// What the controllers of one plugin share.
 pub struct Shared {
@@ -65,6 +64,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// What its Plugin's status tells.
     pub vitals: Arc<Vitals>,
+    /// What they wrote lately, by which each knows what wakes it.
+    pub chain: Arc<Chain>,
 }
 
 impl Shared {
@@ -187,7 +188,8 @@ impl Controller {
         let queue = Arc::new(WorkQueue::new(operetta_core::backoff::Backoff::default()));
         let caller = Caller { plugin: shared.plugin.clone(), controller: spec.name.clone() };
         let paused = Arc::new(Paused::default());
-        let (gate, guard) = (Arc::new(Gate::default()), Arc::new(Guard::default()));
+        let gate = Arc::new(Gate::default());
+        let guard = Arc::new(Guard::new(spec.name.clone(), shared.chain.clone()));
         let seen = Seen {
             queue: queue.clone(),
             policy: shared.policy.clone(),
@@ -463,10 +465,10 @@ impl Listener {
             for woken in self.router.route(role, change, kind.as_ref()) {
                 if !found_early {
                     let order = is_order(role, old.as_deref(), new.as_deref());
-                    let object = new.as_ref().map(|object| &object.meta);
+                    let [was, is] = [old, new].map(|object| object.as_ref().map(|object| &object.meta));
                     // Who asks for something else does not wait for what loops.
-                    let priority =
-                        if self.tools.guard.heard(&woken, object, order) { Priority::Asked } else { priority };
+                    let asked = self.tools.guard.heard(&woken, was, is, order);
+                    let priority = if asked { Priority::Asked } else { priority };
                     self.tools.queue.add(woken, priority, Cause::Changed);
                 }
             }
@@ -563,11 +565,11 @@ impl Dispatcher {
             object.name = %job.key.name,
             reconcile_id = id,
         );
-        self.guard.begin(&job.key);
+        let errand = self.guard.begin(&job.key);
         let started = Instant::now();
         let counted = self.metrics.begin(job.waited);
         // A panic of the host must not keep the key: one that is never given back would never run again.
-        let run = AssertUnwindSafe(self.run_one(&version, &job, id)).catch_unwind().instrument(span.clone());
+        let run = AssertUnwindSafe(self.run_one(&version, &job, id, errand)).catch_unwind().instrument(span.clone());
         let (result, steps) = run
             .await
             .unwrap_or_else(|panic| (Err(Failure::Host(format!("it panicked: {}", told(&*panic)))), Vec::new()));
@@ -588,9 +590,9 @@ impl Dispatcher {
         if let Some(what) = verdict.found {
             self.metrics.found_loop();
             self.shared.vitals.raise_alarm();
-            let Loop { what, field } = what;
+            let Loop { what, told } = what;
             tracing::warn!(what, "{LOOPS}");
-            let told = self.clone().tell_loop(version, job.key.clone(), field).in_current_span();
+            let told = self.clone().tell_loop(version, job.key.clone(), told).in_current_span();
             // Without the places of a reconcile, since it waits for the API server.
             self.running.spawn(told);
         }
@@ -624,7 +626,7 @@ impl Dispatcher {
     }
 
     /// Tells those who see the object, as far as the plugin's rights reach.
-    async fn tell_loop(self: Arc<Self>, version: Arc<Version>, key: ObjectKey, field: String) {
+    async fn tell_loop(self: Arc<Self>, version: Arc<Version>, key: ObjectKey, told: String) {
         let effects = Effects::new(self.caller.clone(), self.shared.policy.clone(), version.ports.clone());
         let event = Event {
             resource: self.primary.clone(),
@@ -632,7 +634,7 @@ impl Dispatcher {
             severity: Severity::Warning,
             reason: "Looping".to_owned(),
             action: "SlowDown".to_owned(),
-            message: format!("{field} changes again and again: {LOOPS}"),
+            message: format!("{told}: {LOOPS}"),
         };
         match effects.announce(event).await {
             Ok(true) => {}
@@ -647,6 +649,7 @@ impl Dispatcher {
         version: &Version,
         job: &Job<ObjectKey>,
         id: String,
+        errand: Errand,
     ) -> (Result<Outcome, Failure>, Vec<Step>) {
         let object = match version.ports.kubernetes.get(&self.caller, &self.primary, &job.key, false).await {
             Ok(object) => Some(object),
@@ -657,7 +660,7 @@ impl Dispatcher {
             }
         };
         let ports = Ports { log: Arc::new(ReconcileLog::new(&self.caller, &job.key, id)), ..version.ports.clone() };
-        let effects = Arc::new(Effects::new(self.caller.clone(), self.shared.policy.clone(), ports));
+        let effects = Arc::new(Effects::new(self.caller.clone(), self.shared.policy.clone(), ports).on(errand));
         let request = Request {
             controller: self.caller.controller.clone(),
             key: job.key.clone(),

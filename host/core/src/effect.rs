@@ -21,9 +21,10 @@ use arc_swap::ArcSwap;
 
 use crate::{
     bounds::{Bounds, Change, Outside},
+    cache::Cached,
     grant::{Access, Denial, Grants, Verb},
     limit::{Exceeded, Limit, Limits},
-    looping::Step,
+    looping::{Deed, Errand, Step},
     name::{FieldSelector, Namespace, ObjectName, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Kubernetes, Level, ListOptions, Log, Page, Patch, Written,
@@ -82,8 +83,21 @@ pub struct Effects {
     /// As it was when the reconcile began.
     settings: Arc<Policy>,
     tally: Arc<Tally>,
+    /// What it is about; none where the host itself acts.
+    errand: Option<Errand>,
     /// What its writes did.
     steps: Mutex<Vec<Step>>,
+}
+
+/// Whether a write makes an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Makes {
+    /// It does.
+    Surely,
+    /// It does where there is none.
+    Perhaps,
+    /// It does not.
+    Never,
 }
 
 /// A call to the world under way, for as long as it is held.
@@ -100,7 +114,12 @@ impl Effects {
     pub fn new(caller: Caller, policy: Arc<ArcSwap<Policy>>, ports: Ports) -> Self {
         let settings = policy.load_full();
         let tally = Tally::new(settings.limits.clone(), Arc::clone(&ports.rates), Arc::clone(&ports.exceeded));
-        Self { caller, policy, ports, settings, tally: Arc::new(tally), steps: Mutex::default() }
+        Self { caller, policy, ports, settings, tally: Arc::new(tally), errand: None, steps: Mutex::default() }
+    }
+
+    /// About this object: what it writes is noted there.
+    pub fn on(self, errand: Errand) -> Self {
+        Self { errand: Some(errand), ..self }
     }
 
     /// Who acts.
@@ -199,7 +218,7 @@ impl Effects {
             // Where the API server chooses the name, each is an object of its own.
             let key = name_of(&object).map(|name| ObjectKey { namespace: namespace.cloned(), name });
             let write = self.ports.kubernetes.create(&self.caller, resource, namespace, object);
-            self.write(resource, key.as_ref(), write).await
+            self.write(resource, namespace, key.as_ref(), Makes::Surely, write).await
         };
         self.metered_write(Call::Create, effect).await
     }
@@ -225,7 +244,8 @@ impl Effects {
             let there = if creates { self.check_creation(resource, key).await? } else { None };
             self.keep_bounds(&access, change, there).await?;
             let write = self.ports.kubernetes.patch(&self.caller, resource, key, subresource, patch);
-            self.write(resource, Some(key), write).await
+            let makes = if creates { Makes::Perhaps } else { Makes::Never };
+            self.write(resource, key.namespace.as_ref(), Some(key), makes, write).await
         };
         self.metered_write(Call::Patch, effect).await
     }
@@ -246,7 +266,7 @@ impl Effects {
             let there = if subresource.is_none() { self.check_creation(resource, key).await? } else { None };
             self.keep_bounds(&access, Change::Object(&object), there).await?;
             let write = self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object);
-            self.write(resource, Some(key), write).await
+            self.write(resource, key.namespace.as_ref(), Some(key), Makes::Never, write).await
         };
         self.metered_write(Call::Update, effect).await
     }
@@ -257,7 +277,12 @@ impl Effects {
             self.call(0)?;
             self.allow(&of(Verb::Delete, resource, None, key))?;
             self.tally.write(resource, key).map_err(|rate| self.slow_down(rate))?;
-            self.ports.kubernetes.delete(&self.caller, resource, key, options).await.map(drop)
+            let was = self.ports.kubernetes.delete(&self.caller, resource, key, options).await?;
+            if let Some(errand) = &self.errand {
+                errand.removed(&was);
+            }
+            self.step(resource, key.clone(), Deed::Removed);
+            Ok(())
         };
         self.metered(Call::Delete, effect).await
     }
@@ -427,7 +452,9 @@ impl Effects {
     async fn write(
         &self,
         resource: &Resource,
+        namespace: Option<&Namespace>,
         key: Option<&ObjectKey>,
+        makes: Makes,
         write: impl Future<Output = Result<Written, ApiError>>,
     ) -> Result<(Arc<str>, Ending), ApiError> {
         let counted = key.map(|key| self.tally.write(resource, key)).transpose();
@@ -436,16 +463,40 @@ impl Effects {
         if let Some(counted) = counted.filter(|_| !written.sent) {
             self.tally.was_free(&counted);
         }
+        let is_new = written.sent && (makes == Makes::Surely || written.made);
         let (json, sent) = (Arc::clone(&written.now.json), written.sent);
-        if let Some(key) = key.filter(|_| sent) {
-            let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-            if steps.len() < MOST_STEPS {
-                let (resource, key) = (resource.clone(), key.clone());
-                steps.push(Step { resource, key, before: written.before, now: written.now });
-            }
+        if sent {
+            self.wrote(resource, namespace, key, is_new, written);
         }
         let ending = if sent { Ending::Ok } else { Ending::Unchanged };
         Ok((self.answer(Ok(json))?, ending))
+    }
+
+    /// Notes what a write did.
+    fn wrote(
+        &self,
+        resource: &Resource,
+        namespace: Option<&Namespace>,
+        key: Option<&ObjectKey>,
+        is_new: bool,
+        written: Written,
+    ) {
+        let Written { now, before, .. } = written;
+        let same = |before: &Arc<Cached>| before.meta.resource_version == now.meta.resource_version;
+        if let Some(errand) = self.errand.as_ref().filter(|_| is_new || !before.as_ref().is_some_and(same)) {
+            errand.wrote(&now.meta);
+        }
+        let generated = || Some(ObjectKey { namespace: namespace.cloned(), name: name_of(&now.json)? });
+        if let Some(key) = key.cloned().or_else(generated) {
+            self.step(resource, key, if is_new { Deed::Made } else { Deed::Changed { before, now } });
+        }
+    }
+
+    fn step(&self, resource: &Resource, key: ObjectKey, deed: Deed) {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        if steps.len() < MOST_STEPS {
+            steps.push(Step { resource: resource.clone(), key, deed });
+        }
     }
 
     /// A rate is no matter of this one call, so that the answer says when to come again; which rate it is, the log says once.
@@ -518,5 +569,7 @@ fn cut(text: &str, room: usize) -> (String, bool) {
 
 #[cfg(test)]
 mod limit_tests;
+#[cfg(test)]
+mod loop_tests;
 #[cfg(test)]
 mod tests;

@@ -1,21 +1,28 @@
 //! The loop guard: finds a controller whose own writes wake it again and again, or that fights somebody over a field, names the field, and slows that one key.
 //!
 //! A *lap* is a change of one field by a reconcile
-//! - that nothing but the controller's own writes woke, or
+//! - that nothing but the controller's own writes woke, or a chain of the plugin's writes that feeds itself ([`Chain`]: two controllers, or two objects, that wake each other), or
 //! - that puts back what the controller wrote and somebody else changed meanwhile, or
 //! - that goes back to a value which the controller wrote before, in a part of an object that no controller ought to count or measure in (anything but `status`), without anybody
 //!   having changed what the controller is asked for.
 //!
-//! [`LAPS`] laps of one field in a minute are a loop. What is no loop, then: an object that settles after some writes, since each step changes other fields; a status that mirrors what
-//! others do, however fast, since they wake the controller and nobody puts anything back; a time or a counter that is written whenever the controller asked to be called again; whatever
-//! a person or another operator orders by a new spec.
+//! Making an object that the controller made before, and that went, is such a change of the whole object, unless somebody ordered it.
+//!
+//! [`LAPS`] laps of one field in a minute are a loop, and so are [`TURNS`] reconciles of the first kind that write anything at all: other objects each time, or other fields. What is no
+//! loop, then: an object that settles after some writes, since each step changes other fields; a chain that hands on and ends; a status that mirrors what others do, however fast, since
+//! they wake the controller and nobody puts anything back; a thousand children made at once, or one by one as others let them grow; a time or a counter that is written whenever the
+//! controller asked to be called again; whatever a person or another operator orders by a new spec.
 //!
 //! While it lasts, the key runs after pauses that double; it is over when [`LAPS`]' minute and twice the pause have passed without a lap. Memory is bounded: only keys that wrote within a
 //! minute are known, and nothing of an object is looked at before a key has written [`WARM`] times in a minute.
 
+mod chain;
+mod differences;
+
+pub use chain::{Chain, Doer, Errand};
+
 use std::{
     collections::{HashMap, VecDeque},
-    hash::{DefaultHasher, Hasher as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -23,35 +30,40 @@ use std::{
 use serde_json::Value;
 use tokio::time::Instant;
 
+use self::{
+    chain::{Wake, Wakes, event, fingerprint},
+    differences::{Change, differences},
+};
 use crate::{
     backoff::Backoff,
     cache::{Cached, Meta},
     effect::printable,
+    name::ControllerName,
     resource::{ObjectKey, Resource},
 };
 
 /// Laps of one field within [`WINDOW`] that are a loop. Together with [`WARM`]: thirty changes of one field in a minute, which an operator that settles, or a person who types, never makes;
 /// what spins makes them within a second. A loop that takes two seconds a lap harms nobody.
 const LAPS: usize = 20;
+/// Reconciles within [`WINDOW`] that nothing but the plugin's own writes woke and that wrote something, whatever it was, which are a loop. An operator that makes its children one after
+/// the other, each woken by the one before, may do so a hundred times; then it goes on slowly.
+const TURNS: usize = 100;
 /// Reconciles of a key that wrote something, within [`WINDOW`], before anybody looks what they wrote.
 const WARM: usize = 10;
 /// In which laps count.
 const WINDOW: Duration = Duration::from_mins(1);
 /// Between two reconciles of a key that loops.
 const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(1), jitter: 0.1 };
+/// Between two of a key that writes something else each time: so slow that it can fill no cluster, and that who makes a thousand children one by one comes to an end.
+const SHORT_PAUSES: Backoff = Backoff { longest: Duration::from_secs(10), ..PAUSES };
 /// Keys known at the same time. Those that loop are the last to be forgotten.
 const MOST_KEYS: usize = 2_000;
 /// Fields of one key that are known at the same time.
 const MOST_FIELDS: usize = 64;
-/// Own writes that are remembered until their events come.
-const MOST_OWN: usize = 64;
-/// Events that wake one reconcile and are told apart.
-const MOST_WAKES: usize = 16;
 /// Values of one field that are remembered.
 const MOST_VALUES: usize = 8;
-/// Changes of one write that are looked at, and how deep.
-const MOST_CHANGES: usize = 32;
-const DEEPEST: usize = 24;
+/// Where the laps of an object that is made again and again are kept, which is no path of a field.
+const MADE: &str = "made";
 /// Bytes of a value that are shown.
 const SHOWN: usize = 40;
 
@@ -62,10 +74,24 @@ pub struct Step {
     pub resource: Resource,
     /// Which object.
     pub key: ObjectKey,
-    /// As it was; none where that is not known.
-    pub before: Option<Arc<Cached>>,
-    /// As it is now.
-    pub now: Arc<Cached>,
+    /// What it did.
+    pub deed: Deed,
+}
+
+/// What was done to an object.
+#[derive(Debug, Clone)]
+pub enum Deed {
+    /// It was made.
+    Made,
+    /// It was changed.
+    Changed {
+        /// As it was; none where that is not known.
+        before: Option<Arc<Cached>>,
+        /// As it is now.
+        now: Arc<Cached>,
+    },
+    /// It was removed.
+    Removed,
 }
 
 /// A loop, in words.
@@ -73,8 +99,8 @@ pub struct Step {
 pub struct Loop {
     /// For who looks after plugins: `.spec.replicas of deployments.v1.apps n/x flaps between 3 and 4`.
     pub what: String,
-    /// For who sees the key's object and perhaps nothing else: which field of which object, without its values; of an object of another namespace only the kind.
-    pub field: String,
+    /// For who sees the key's object and perhaps nothing else: which field of which object changes, without its values; of an object of another namespace only the kind.
+    pub told: String,
 }
 
 /// What follows from a reconcile.
@@ -87,38 +113,29 @@ pub struct Verdict {
 }
 
 /// The guard of one controller.
-#[derive(Debug, Default)]
-pub struct Guard(Mutex<HashMap<ObjectKey, Track>>);
+#[derive(Debug)]
+pub struct Guard {
+    controller: ControllerName,
+    chain: Arc<Chain>,
+    tracks: Mutex<HashMap<ObjectKey, Track>>,
+}
 
 /// What is known of one key.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Track {
+    me: Arc<Doer>,
     /// When reconciles wrote something, the last [`WARM`].
     wrote: VecDeque<Instant>,
-    /// The events that its writes bring about.
-    own: VecDeque<u64>,
+    /// When reconciles did that nothing but the plugin's own writes woke, the last [`TURNS`].
+    turns: VecDeque<Instant>,
     /// What woke it since its last reconcile began.
-    wakes: Vec<Wake>,
+    wakes: Wakes,
     /// What woke the reconcile that runs.
-    woken: Woken,
+    woken: Wakes,
     /// A reconcile is under way, of whose writes nothing is known yet.
     running: bool,
     fields: HashMap<Place, Field>,
     looping: Option<Looping>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Wake {
-    event: u64,
-    order: bool,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Woken {
-    /// By nothing but its own writes.
-    alone: bool,
-    /// Somebody changed what it is asked for.
-    ordered: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -135,6 +152,14 @@ struct Field {
     laps: VecDeque<Instant>,
 }
 
+/// So many laps there are of the one thing by now, of so many that are a loop.
+struct Laps {
+    count: usize,
+    most: usize,
+    pauses: Backoff,
+    what: Loop,
+}
+
 #[derive(Debug)]
 struct Looping {
     what: Loop,
@@ -142,53 +167,62 @@ struct Looping {
     until: Instant,
 }
 
-/// Which event a version of an object brings about.
-fn event(meta: &Meta) -> Option<u64> {
-    (!meta.uid.is_empty()).then(|| fingerprint(&(&meta.uid, &meta.resource_version)))
-}
-
-fn fingerprint(value: &impl std::hash::Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+/// Adds this moment to the last `most` of them, of which those within [`WINDOW`] count.
+fn mark(times: &mut VecDeque<Instant>, now: Instant, most: usize) -> usize {
+    times.push_back(now);
+    while times.len() > most || times.front().is_some_and(|at| now.duration_since(*at) >= WINDOW) {
+        times.pop_front();
+    }
+    times.len()
 }
 
 impl Guard {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Track>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// For a controller, which shares the chain with the others of its plugin.
+    pub fn new(controller: ControllerName, chain: Arc<Chain>) -> Self {
+        Self { controller, chain, tracks: Mutex::default() }
     }
 
-    /// An event woke a key: an object is so now, or gone. `order` says whether this may be what a person or another operator asks for: of the primary object's spec, or of what is watched
-    /// and not owned. Answers whether the key loops and this is such an order by somebody else, so that it may not wait.
-    pub fn heard(&self, key: &ObjectKey, object: Option<&Meta>, order: bool) -> bool {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Track>> {
+        self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doer(&self, key: &ObjectKey) -> Arc<Doer> {
+        Arc::new(Doer { controller: self.controller.clone(), key: key.clone() })
+    }
+
+    /// An event woke a key: an object was so, and is so now, or gone. `order` says whether this may be what a person or another operator asks for: of the primary object's spec, or of what
+    /// is watched and not owned. Answers whether the key loops and this is such an order by somebody else, so that it may not wait.
+    pub fn heard(&self, key: &ObjectKey, was: Option<&Meta>, now: Option<&Meta>, order: bool) -> bool {
         let mut tracks = self.lock();
         let Some(track) = tracks.get_mut(key) else { return false };
-        let event = object.and_then(event).unwrap_or_default();
-        // One more than are told apart is somebody else's.
-        let event = if track.wakes.len() < MOST_WAKES { event } else { 0 };
-        if track.wakes.len() <= MOST_WAKES {
-            track.wakes.push(Wake { event, order });
-        }
-        order && track.looping.is_some() && !track.running && !track.own.contains(&event)
+        let event = event(was, now);
+        track.wakes.add(Wake { event, order }, &self.chain, &track.me);
+        order && track.looping.is_some() && !track.running && !self.chain.feeds(event, &track.me)
     }
 
-    /// A reconcile begins.
-    pub fn begin(&self, key: &ObjectKey) {
+    /// A reconcile begins, whose writes are to be noted in what this answers.
+    pub fn begin(&self, key: &ObjectKey) -> Errand {
         let mut tracks = self.lock();
-        let Some(track) = tracks.get_mut(key) else { return };
-        let wakes = std::mem::take(&mut track.wakes);
-        let mut foreign = wakes.iter().filter(|wake| !track.own.contains(&wake.event)).peekable();
-        let alone = !wakes.is_empty() && foreign.peek().is_none();
-        track.running = true;
-        track.woken = Woken { alone, ordered: foreign.any(|wake| wake.order) };
+        let (by, wakes) = match tracks.get_mut(key) {
+            Some(track) => {
+                track.running = true;
+                track.woken = std::mem::take(&mut track.wakes);
+                track.woken.sort_out(&self.chain, &track.me);
+                (track.me.clone(), track.woken.clone())
+            }
+            // It wrote nothing lately, so that no chain goes on here.
+            None => (self.doer(key), Wakes::default()),
+        };
+        Errand { by, wakes, chain: self.chain.clone() }
     }
 
     /// It ended, having done this.
     pub fn ended(&self, key: &ObjectKey, steps: &[Step]) -> Verdict {
-        let changed = |step: &&Step| {
-            step.before.as_ref().is_none_or(|before| before.meta.resource_version != step.now.meta.resource_version)
+        let counts = |step: &&Step| match &step.deed {
+            Deed::Changed { before: Some(before), now } => before.meta.resource_version != now.meta.resource_version,
+            Deed::Changed { before: None, .. } | Deed::Made | Deed::Removed => true,
         };
-        let steps: Vec<_> = steps.iter().filter(changed).collect();
+        let steps: Vec<_> = steps.iter().filter(counts).collect();
         let now = Instant::now();
         let mut tracks = self.lock();
         if !tracks.contains_key(key) {
@@ -202,7 +236,7 @@ impl Guard {
                 return Verdict::default();
             }
         }
-        tracks.entry(key.clone()).or_default().ended(key, &steps, now)
+        tracks.entry(key.clone()).or_insert_with(|| Track::new(self.doer(key))).ended(&self.chain, &steps, now)
     }
 
     /// Which loops there are now.
@@ -239,6 +273,19 @@ fn make_room(tracks: &mut HashMap<ObjectKey, Track>, now: Instant) {
 }
 
 impl Track {
+    fn new(me: Arc<Doer>) -> Self {
+        Self {
+            me,
+            wrote: VecDeque::new(),
+            turns: VecDeque::new(),
+            wakes: Wakes::default(),
+            woken: Wakes::default(),
+            running: false,
+            fields: HashMap::new(),
+            looping: None,
+        }
+    }
+
     /// Nothing of it counts any more.
     fn is_forgotten(&self, now: Instant) -> bool {
         let wrote = self.wrote.back().is_some_and(|at| now.duration_since(*at) < WINDOW);
@@ -246,15 +293,9 @@ impl Track {
         !wrote && !looping
     }
 
-    fn ended(&mut self, key: &ObjectKey, steps: &[&Step], now: Instant) -> Verdict {
-        let woken = std::mem::take(&mut self.woken);
+    fn ended(&mut self, chain: &Chain, steps: &[&Step], now: Instant) -> Verdict {
+        let mut woken = std::mem::take(&mut self.woken);
         self.running = false;
-        for step in steps {
-            self.own.extend(event(&step.now.meta));
-            if self.own.len() > MOST_OWN {
-                self.own.pop_front();
-            }
-        }
         if steps.is_empty() {
             return Verdict::default();
         }
@@ -266,31 +307,59 @@ impl Track {
         if !is_warm && self.looping.is_none() {
             return Verdict::default();
         }
+        woken.sort_out(chain, &self.me);
         let mut laps = Vec::new();
         for step in steps {
-            self.look(key, step, woken, now, &mut laps);
+            match &step.deed {
+                Deed::Changed { before: Some(before), now: after } => {
+                    self.look(step, before, after, &woken, now, &mut laps);
+                }
+                Deed::Made => self.look_at_new(step, &woken, now, &mut laps),
+                Deed::Changed { before: None, .. } | Deed::Removed => {}
+            }
+        }
+        if woken.is_alone()
+            && let Some(last) = steps.last()
+        {
+            let count = mark(&mut self.turns, now, TURNS);
+            let named = steps.iter().rfind(|step| matches!(step.deed, Deed::Made)).unwrap_or(last);
+            let what = say_turns(&self.me, named, &woken);
+            laps.push(Laps { count, most: TURNS, pauses: SHORT_PAUSES, what });
         }
         let verdict = self.judge(laps, now);
-        let ordered = self.wakes.iter().any(|wake| wake.order && !self.own.contains(&wake.event));
+        self.wakes.sort_out(chain, &self.me);
         // Who asked for something else meanwhile does not wait.
-        Verdict { hold: verdict.hold.filter(|_| !ordered), ..verdict }
+        Verdict { hold: verdict.hold.filter(|_| !self.wakes.is_ordered()), ..verdict }
     }
 
-    /// Finds the laps of one write: how many its field has by now, and what is to be said of it.
-    fn look(&mut self, of: &ObjectKey, step: &Step, woken: Woken, now: Instant, laps: &mut Vec<(usize, Loop)>) {
-        let Some(before) = &step.before else { return };
-        let mut changes = Vec::new();
-        differences("", &before.value(), &step.now.value(), 0, &mut changes);
-        for Change { path, from, to } in changes {
-            let place = Place { resource: step.resource.clone(), key: step.key.clone(), path };
-            if self.fields.len() >= MOST_FIELDS && !self.fields.contains_key(&place) {
-                self.fields.retain(|_, field| field.laps.back().is_some_and(|at| now.duration_since(*at) < WINDOW));
-                if self.fields.len() >= MOST_FIELDS {
-                    continue;
-                }
+    /// What is known of a field; none where too many are.
+    fn field(&mut self, place: &Place, now: Instant) -> Option<&mut Field> {
+        if self.fields.len() >= MOST_FIELDS && !self.fields.contains_key(place) {
+            self.fields.retain(|_, field| field.laps.back().is_some_and(|at| now.duration_since(*at) < WINDOW));
+            if self.fields.len() >= MOST_FIELDS {
+                return None;
             }
-            let field = self.fields.entry(place.clone()).or_default();
-            let value = fingerprint(&to.to_string());
+        }
+        Some(self.fields.entry(place.clone()).or_default())
+    }
+
+    /// Finds the laps of one change.
+    fn look(
+        &mut self,
+        step: &Step,
+        before: &Cached,
+        after: &Cached,
+        woken: &Wakes,
+        now: Instant,
+        laps: &mut Vec<Laps>,
+    ) {
+        let me = self.me.clone();
+        let mut changes = Vec::new();
+        differences("", &before.value(), &after.value(), 0, &mut changes);
+        for change in changes {
+            let place = Place { resource: step.resource.clone(), key: step.key.clone(), path: change.path.clone() };
+            let Some(field) = self.field(&place, now) else { continue };
+            let value = fingerprint(&change.to.to_string());
             let put_back = field.values.back() == Some(&value);
             let returns = field.values.contains(&value);
             field.values.retain(|known| *known != value);
@@ -299,28 +368,40 @@ impl Track {
                 field.values.pop_front();
             }
             let is_status = place.path.starts_with(".status");
-            if !(woken.alone || put_back || returns && !is_status && !woken.ordered) {
-                continue;
+            if woken.is_alone() || put_back || returns && !is_status && !woken.is_ordered() {
+                let count = mark(&mut field.laps, now, LAPS);
+                let what = say(&me, &place, &change, put_back || returns, woken);
+                laps.push(Laps { count, most: LAPS, pauses: PAUSES, what });
             }
-            field.laps.push_back(now);
-            while field.laps.len() > LAPS || field.laps.front().is_some_and(|at| now.duration_since(*at) >= WINDOW) {
-                field.laps.pop_front();
-            }
-            laps.push((field.laps.len(), say(of, &place, &from, &to, put_back || returns)));
         }
     }
 
-    fn judge(&mut self, laps: Vec<(usize, Loop)>, now: Instant) -> Verdict {
+    /// Finds out whether an object that was made is made again and again.
+    fn look_at_new(&mut self, step: &Step, woken: &Wakes, now: Instant, laps: &mut Vec<Laps>) {
+        let me = self.me.clone();
+        let place = Place { resource: step.resource.clone(), key: step.key.clone(), path: MADE.to_owned() };
+        let Some(field) = self.field(&place, now) else { return };
+        if field.values.is_empty() {
+            field.values.push_back(0);
+        } else if !woken.is_ordered() {
+            let count = mark(&mut field.laps, now, LAPS);
+            let what = say_made(&me, step, woken);
+            laps.push(Laps { count, most: LAPS, pauses: PAUSES, what });
+        }
+    }
+
+    fn judge(&mut self, laps: Vec<Laps>, now: Instant) -> Verdict {
         // Of several that change together the first is as good as any.
-        let Some((most, what)) = laps.into_iter().reduce(|a, b| if b.0 > a.0 { b } else { a }) else {
+        let nearer = |a: Laps, b: Laps| if b.count * a.most > a.count * b.most { b } else { a };
+        let Some(Laps { count, most, pauses: backoff, what }) = laps.into_iter().reduce(nearer) else {
             return Verdict::default();
         };
         let known = self.looping.take().filter(|looping| looping.until > now);
-        if known.is_none() && most < LAPS {
+        if known.is_none() && count < most {
             return Verdict::default();
         }
         let pauses = known.as_ref().map_or(1, |known| known.pauses.saturating_add(1));
-        let hold = PAUSES.delay(pauses, rand::random());
+        let hold = backoff.delay(pauses, rand::random());
         let found = known.is_none().then(|| what.clone());
         self.looping =
             Some(Looping { what: known.map_or(what, |known| known.what), pauses, until: now + hold * 2 + WINDOW });
@@ -328,62 +409,66 @@ impl Track {
     }
 }
 
-/// In words. What a Secret holds is never said.
-fn say(of: &ObjectKey, place: &Place, from: &Value, to: &Value, returns: bool) -> Loop {
+/// How a sentence about a lap goes on where others of the plugin take part.
+fn with(me: &Doer, woken: &Wakes) -> String {
+    match woken.with().filter(|_| woken.is_alone()) {
+        Some(other) if other.controller == me.controller => format!(", woken by what it writes for {}", other.key),
+        Some(other) => {
+            format!(", woken by what controller {} of this plugin writes for {}", other.controller, other.key)
+        }
+        None => String::new(),
+    }
+}
+
+/// In words: a field that changes. What a Secret holds is never said.
+fn say(me: &Doer, place: &Place, change: &Change, returns: bool, woken: &Wakes) -> Loop {
     let Place { resource, key, path } = place;
-    let (path, elsewhere) = (printable(path, 120), key.namespace != of.namespace);
+    let (path, elsewhere) = (printable(path, 120), key.namespace != me.key.namespace);
     let what = format!("{path} of {resource} {key}");
     let field = if elsewhere { format!("a field of {resource} elsewhere") } else { what.clone() };
+    let told = format!("{field} changes again and again");
+    let with = with(me, woken);
     if resource.group().is_empty() && resource.resource() == "secrets" {
-        return Loop { what: format!("{what} changes again and again"), field };
+        return Loop { what: format!("{what} changes again and again{with}"), told };
     }
     let shown =
         |value: &Value| if value.is_null() { "nothing".to_owned() } else { printable(&value.to_string(), SHOWN) };
-    let (from, to) = (shown(from), shown(to));
+    let (from, to) = (shown(&change.from), shown(&change.to));
     if returns {
         // In one order, whichever of the two came last.
         let (a, b) = if from <= to { (from, to) } else { (to, from) };
-        Loop { what: format!("{what} flaps between {a} and {b}"), field }
+        Loop { what: format!("{what} flaps between {a} and {b}{with}"), told }
     } else {
-        Loop { what: format!("{what} changes with every reconcile, last from {from} to {to}"), field }
+        Loop { what: format!("{what} changes with every reconcile, last from {from} to {to}{with}"), told }
     }
 }
 
-/// One field that a write changed.
-#[derive(Debug, PartialEq)]
-struct Change {
-    path: String,
-    from: Value,
-    to: Value,
+/// In words: an object that is made again and again.
+fn say_made(me: &Doer, step: &Step, woken: &Wakes) -> Loop {
+    let what = format!("{} {} is created again and again", step.resource, step.key);
+    let told = if step.key.namespace == me.key.namespace {
+        what.clone()
+    } else {
+        format!("an object of {} elsewhere is created again and again", step.resource)
+    };
+    Loop { what: what + &with(me, woken), told }
 }
 
-/// What the API server itself changes with each write.
-const BOOKKEEPING: [&str; 3] = [".metadata.resourceVersion", ".metadata.generation", ".metadata.managedFields"];
-
-fn differences(path: &str, before: &Value, now: &Value, depth: usize, all: &mut Vec<Change>) {
-    if before == now || all.len() >= MOST_CHANGES || BOOKKEEPING.contains(&path) {
-        return;
-    }
-    match (before, now) {
-        (Value::Object(before), Value::Object(now)) if depth < DEEPEST => {
-            for (name, value) in before {
-                let path = format!("{path}.{name}");
-                differences(&path, value, now.get(name).unwrap_or(&Value::Null), depth + 1, all);
-            }
-            for (name, value) in now.iter().filter(|(name, _)| !before.contains_key(*name)) {
-                differences(&format!("{path}.{name}"), &Value::Null, value, depth + 1, all);
-            }
-        }
-        (Value::Array(before), Value::Array(now)) if depth < DEEPEST && before.len() == now.len() => {
-            for (at, (before, now)) in before.iter().zip(now).enumerate() {
-                // As people call the items of Kubernetes' lists.
-                let name = ["name", "type"].into_iter().find_map(|field| now.get(field).and_then(Value::as_str));
-                let name = name.map_or_else(|| at.to_string(), str::to_owned);
-                differences(&format!("{path}[{name}]"), before, now, depth + 1, all);
-            }
-        }
-        _ => all.push(Change { path: path.to_owned(), from: before.clone(), to: now.clone() }),
-    }
+/// In words: a key that its own writes wake for ever, and that does something else each time.
+fn say_turns(me: &Doer, step: &Step, woken: &Wakes) -> Loop {
+    let (objects, deed) = (
+        format!("objects of {}", step.resource),
+        match step.deed {
+            Deed::Made => "are created again and again",
+            Deed::Changed { .. } => "are changed again and again",
+            Deed::Removed => "are removed again and again",
+        },
+    );
+    let place = step.key.namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+    let what = format!("{objects}{place} {deed}");
+    let told =
+        if step.key.namespace == me.key.namespace { what.clone() } else { format!("{objects} elsewhere {deed}") };
+    Loop { what: what + &with(me, woken), told }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Controllers on fakes of the ports, with paused time.
 
+mod loops;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use operetta_core::{
     annotation::{PAUSED, RECONCILE_REQUESTED},
     name::{AccountName, Actor, Namespace, ServiceAccount},
-    port::{Level, Log, Patch, database::NoDatabases},
+    port::{Level, Log, database::NoDatabases},
     share::Places,
 };
 use serde_json::json;
@@ -61,6 +63,7 @@ fn shared(plugin: &str, version: Version, places: &Arc<Places>) -> Arc<Shared> {
         tenant: places.join(&plugin_name(plugin)),
         metrics: Arc::new(Metrics::default()),
         vitals: Arc::default(),
+        chain: Arc::default(),
     })
 }
 
@@ -727,54 +730,4 @@ async fn an_object_beside_the_host_is_nobodys_unless_a_rule_names_the_place() {
         .runs
         .until("the other", |runs| runs.iter().any(|run| run.key.namespace == Namespace::parse("host").ok()))
         .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_controller_that_its_own_writes_wake_is_slowed_for_that_object_only_and_other_code_begins_anew() {
-    let scene = scene();
-    scene.world.apply(&things(), "loops");
-    scene.world.apply(&things(), "settles");
-    let rules = json!([{"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": ["*"]}]);
-    let rules = serde_json::from_value(rules).unwrap();
-    let grants = operetta_core::grant::Grants { rules, events: true, ..Default::default() };
-    let policy = || Policy { grants: grants.clone(), ..Policy::default() };
-    scene.shared.exchange(policy(), version(&scene.world, scene.runs.code("1"), 16));
-    let turns = Arc::new(AtomicUsize::new(0));
-    scene.runs.act(move |request, effects| {
-        let turn = turns.fetch_add(1, Ordering::SeqCst).to_string();
-        async move {
-            if request.key == key("loops") {
-                let labels = json!({"metadata": {"labels": {"turn": turn}}}).to_string();
-                effects.patch(&things(), &request.key, None, Patch::Merge(labels)).await.unwrap();
-            }
-            done()
-        }
-    });
-    let controller = scene.start().await;
-    eventually("it is found", || !controller.guard().loops().is_empty()).await;
-    let runs = scene.runs.all().iter().filter(|run| run.key == key("loops")).count();
-    assert!((29..40).contains(&runs), "{runs}");
-    let said = controller.guard().loops()[0].1.clone();
-    assert!(said.starts_with(".metadata.labels.turn of things.v1.x.example.com n/loops changes"), "{said}");
-    scene.runs.clear();
-    tokio::time::sleep(Duration::from_mins(10)).await;
-    assert!((5..=20).contains(&scene.runs.all().len()), "{}", scene.runs.all().len());
-    let events = scene.world.events();
-    let [event] = events.as_slice() else { panic!("{events:?}") };
-    assert_eq!((&event.resource, &event.key, event.reason.as_str()), (&things(), &key("loops"), "Looping"));
-    let said = ".metadata.labels.turn of things.v1.x.example.com n/loops changes again and again: ";
-    assert!(event.message.starts_with(said), "{event:?}");
-    let text = scene.shared.metrics.encode().unwrap();
-    assert!(text.contains("operetta_write_loops_total{controller=\"demo/main\",plugin=\"demo\"} 1"), "{text}");
-
-    let before = Instant::now();
-    scene.runs.clear();
-    scene.world.apply(&things(), "settles");
-    assert_eq!(scene.runs.count(1).await[0].key, key("settles"));
-    scene.runs.act(|_, _| async { done() });
-    scene.shared.exchange(policy(), version(&scene.world, scene.runs.code("2"), 16));
-    controller.look_at_all();
-    scene.runs.until("both", |runs| runs.iter().filter(|run| run.version == "2").count() >= 2).await;
-    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
-    assert_eq!(controller.guard().loops(), []);
 }

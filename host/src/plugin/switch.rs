@@ -155,6 +155,7 @@ impl Plugin {
             tenant: self.host.places.join(&self.name),
             metrics: self.host.metrics.clone(),
             vitals: self.vitals.clone(),
+            chain: Arc::default(),
         })
     }
 

@@ -430,6 +430,49 @@ async fn a_plugin_whose_own_writes_wake_it_is_slowed_and_the_field_is_named() {
 }
 
 #[tokio::test]
+async fn two_objects_whose_reconciles_wake_each_other_are_slowed_and_both_are_named() {
+    let stage = hostile_stage().await;
+    stage.says("Ready", "True", "Running").await;
+    for name in ["one", "two"] {
+        stage.mischiefs().apply(name, &act("volley")).await.unwrap();
+    }
+    let said = stage.says("Degraded", "True", "Looping").await;
+    eprintln!("{said}");
+    let of = format!("mischiefs.v1.hostile.example.com {}/", stage.namespace.name());
+    assert!(said.starts_with(&format!(".spec.milliseconds of {of}")), "{said}");
+    assert!(said.contains(&format!(", woken by what it writes for {}/", stage.namespace.name())), "{said}");
+    eventually("both are found", SOON, async || {
+        let looping = stage.metric("operetta_looping_objects").await;
+        ensure!(looping > 1.5, "{looping}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    // Some forty changes of each to find it; at their own pace they would be thousands by the time that a person has read it.
+    let changes = async || {
+        let mut changes = 0;
+        for name in ["one", "two"] {
+            changes += stage.mischiefs().get(name).await.unwrap().metadata.generation.unwrap();
+        }
+        changes
+    };
+    let found = changes().await;
+    assert!((60..300).contains(&found), "{found}");
+    eventually("it goes on, slower", SOON, async || {
+        let now = changes().await;
+        ensure!(now >= found + 2, "{now}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    // Somebody's order does not wait.
+    for name in ["two", "one"] {
+        stage.mischiefs().merge(name, &json!({"spec": {"act": "behave"}})).await.unwrap();
+    }
+    stage.looked_after("1.0.0").await;
+}
+
+#[tokio::test]
 async fn a_plugin_rests_while_its_account_does_not_name_it() {
     let stage = hostile_stage().await;
     stage.mischiefs().apply("one", &act("behave")).await.unwrap();

@@ -1,12 +1,18 @@
 //! Each effect is checked before its port is reached: the fake ports here count who comes through.
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 
 use super::*;
 use crate::{
-    cache::Meta,
+    cache::{Cached, Meta},
     grant::Rule,
     name::{ChannelName, ContinueToken, ControllerName, DatabaseName, PluginName},
     port::{
@@ -26,6 +32,14 @@ pub(super) struct Fake {
     pub exists: bool,
     /// Whether writes would change nothing.
     pub free: bool,
+    /// Whether an apply makes what it is about.
+    pub makes: AtomicBool,
+    /// Of what was written so far.
+    pub versions: AtomicU64,
+    /// Whether a patch finds all as it wants it, and is sent all the same.
+    pub same: AtomicBool,
+    /// What a create fails with.
+    pub refusal: Mutex<Option<ApiError>>,
     /// What exists.
     pub object: Mutex<Option<String>>,
     /// Bytes of each object of a list.
@@ -37,6 +51,22 @@ pub(super) struct Fake {
 impl Fake {
     fn note(&self, what: &str) {
         self.reached.lock().unwrap().push(what.to_owned());
+    }
+
+    /// What it is after the last write.
+    pub fn meta(&self) -> Meta {
+        let resource_version = self.versions.load(Ordering::Relaxed).to_string();
+        Meta { uid: "u".into(), resource_version, ..Meta::default() }
+    }
+
+    fn written(&self, object: &str, made: bool) -> Written {
+        if self.same.load(Ordering::Relaxed) {
+            let now = Arc::new(Cached { json: object.into(), meta: self.meta() });
+            return Written { before: Some(now.clone()), now, sent: true, made: false };
+        }
+        self.versions.fetch_add(u64::from(!self.free), Ordering::Relaxed);
+        let now = Arc::new(Cached { json: object.into(), meta: self.meta() });
+        Written { now, before: None, sent: !self.free, made }
     }
 }
 
@@ -67,7 +97,11 @@ impl Kubernetes for Fake {
         object: String,
     ) -> Result<Written, ApiError> {
         self.note("create");
-        Ok(Written { sent: !self.free, ..Arc::<str>::from(object).into() })
+        if let Some(refusal) = &*self.refusal.lock().unwrap() {
+            return Err(refusal.clone());
+        }
+        // As the API server does, which chooses a name.
+        Ok(self.written(&object.replace("generateName", "name"), false))
     }
     async fn patch(
         &self,
@@ -78,7 +112,7 @@ impl Kubernetes for Fake {
         _: Patch,
     ) -> Result<Written, ApiError> {
         self.note("patch");
-        Ok(Written { sent: !self.free, ..Arc::<str>::from("{}").into() })
+        Ok(self.written("{}", self.makes.load(Ordering::Relaxed)))
     }
     async fn replace(
         &self,
@@ -89,11 +123,11 @@ impl Kubernetes for Fake {
         object: String,
     ) -> Result<Written, ApiError> {
         self.note("replace");
-        Ok(Written { sent: !self.free, ..Arc::<str>::from(object).into() })
+        Ok(self.written(&object, false))
     }
     async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<Meta, ApiError> {
         self.note("delete");
-        Ok(Meta::default())
+        Ok(self.written("", false).now.meta.clone())
     }
     async fn publish(&self, _: &Caller, event: Event) -> Result<(), ApiError> {
         self.note(&format!("publish {}", event.message));

@@ -58,6 +58,8 @@ pub enum Act {
     Pester,
     /// Changes its own spec each time, which wakes it again, and says so.
     Flap,
+    /// Changes the spec of the other one of `one` and `two`, which does the same.
+    Volley,
     /// Asks the API server without end.
     Reread,
     /// Writes without end, and each write wakes it again.
@@ -171,6 +173,13 @@ async fn reconcile(ctx: &Context, mischief: Mischief) -> Result<Outcome, Failure
             let patch = json!({"spec": {"milliseconds": milliseconds}}).to_string();
             ctx.host().patch(&resource, &ctx.request().key, None, operetta_sdk::host::Patch::Merge(patch)).await?;
             ctx.events().normal("Flapped", "it is otherwise now").await;
+        }
+        Act::Volley => {
+            let resource = <Mischief as operetta_sdk::Kind>::resource();
+            let mut other = ctx.request().key.clone();
+            other.name = if name == "one" { "two" } else { "one" }.to_owned();
+            let patch = json!({"spec": {"milliseconds": mischief.spec.milliseconds + 1}}).to_string();
+            ctx.host().patch(&resource, &other, None, operetta_sdk::host::Patch::Merge(patch)).await?;
         }
         Act::Reread => loop {
             ctx.api::<Mischief>().get_live(name).await?;

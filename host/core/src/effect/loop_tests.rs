@@ -1,0 +1,75 @@
+//! What the loop guard learns of each write.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use super::{
+    tests::{Fake, effects, key, pods, rules},
+    *,
+};
+use crate::{
+    looping::{Guard, Verdict},
+    name::ControllerName,
+};
+
+#[tokio::test(start_paused = true)]
+async fn what_writes_bring_about_is_noted_and_what_they_did_is_told() {
+    for (write, said) in [
+        ("create", "objects of pods.v1 in namespace n are created again and again"),
+        ("apply", "objects of pods.v1 in namespace n are created again and again"),
+        ("patch", "objects of pods.v1 in namespace n are changed again and again"),
+        ("replace", "objects of pods.v1 in namespace n are changed again and again"),
+        ("delete", "objects of pods.v1 in namespace n are removed again and again"),
+        ("free", ""),
+    ] {
+        let fake = Arc::new(Fake { exists: true, free: write == "free", ..Fake::default() });
+        fake.makes.store(write == "apply", Ordering::Relaxed);
+        let limits = Limits { write_rate: 10_000, ..Limits::default() };
+        let (first, _) = effects(&fake, Policy { grants: rules(&["*"]), limits, ..Policy::default() });
+        let guard = Guard::new(ControllerName::parse("c").unwrap(), Arc::default());
+        let mut found = Vec::new();
+        for round in 0..120 {
+            let errand = guard.begin(&key());
+            let effects = Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone()).on(errand);
+            let other = ObjectKey { name: ObjectName::parse(&format!("x{round}")).unwrap(), ..key() };
+            match write {
+                "create" => {
+                    let field = if round % 2 == 0 { "name" } else { "generateName" };
+                    let object = format!(r#"{{"metadata": {{"{field}": "x{round}"}}}}"#);
+                    effects.create(&pods(), key().namespace.as_ref(), object).await.map(drop).unwrap();
+                }
+                "apply" => effects.patch(&pods(), &other, None, Patch::Apply("{}".into())).await.map(drop).unwrap(),
+                "replace" => effects.replace(&pods(), &key(), None, "{}".into()).await.map(drop).unwrap(),
+                "delete" => effects.delete(&pods(), &other, &DeleteOptions::default()).await.unwrap(),
+                _ => effects.patch(&pods(), &key(), None, Patch::Merge("{}".into())).await.map(drop).unwrap(),
+            }
+            let meta = fake.meta();
+            let now = Some(&meta).filter(|_| write != "delete");
+            guard.heard(&key(), Some(&meta), now, true);
+            found.extend(guard.ended(&key(), &effects.steps()).found);
+        }
+        let found: Vec<_> = found.into_iter().map(|found| found.what).collect();
+        assert_eq!(found.join(", "), said, "{write}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_changed_nothing_makes_nobodys_version_its_own() {
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (first, _) = effects(&fake, Policy { grants: rules(&["*"]), ..Policy::default() });
+    let guard = Guard::new(ControllerName::parse("c").unwrap(), Arc::default());
+    for round in 0..150 {
+        // Somebody else wrote.
+        fake.versions.fetch_add(1, Ordering::Relaxed);
+        let foreign = fake.meta();
+        let errand = guard.begin(&key());
+        let effects = Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone()).on(errand);
+        fake.same.store(true, Ordering::Relaxed);
+        effects.patch(&pods(), &key(), None, Patch::Merge("{}".into())).await.unwrap();
+        fake.same.store(false, Ordering::Relaxed);
+        let object = format!(r#"{{"metadata": {{"name": "x{round}"}}}}"#);
+        effects.create(&pods(), key().namespace.as_ref(), object).await.unwrap();
+        guard.heard(&key(), None, Some(&foreign), false);
+        assert_eq!(guard.ended(&key(), &effects.steps()), Verdict::default());
+        tokio::time::advance(Duration::from_millis(200)).await;
+    }
+}

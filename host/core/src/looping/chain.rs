@@ -1,0 +1,214 @@
+//! Whose doing an event is: what the reconciles of one plugin wrote, and how often it handed on by then.
+//!
+//! Each write has a *generation*: 0 where anything but the plugin's own writes woke the reconcile (another's write, a person, a timer), otherwise one more than the smallest of the writes
+//! that woke it. A chain that is longer than [`LONG`] feeds itself. Whose event it was is looked up as late as can be, since an event may come before the answer of the write that it
+//! tells of; and whatever is not known then is somebody else's.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{DefaultHasher, Hasher as _},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{cache::Meta, name::ControllerName, resource::ObjectKey};
+
+/// From this generation on a chain feeds itself. The longest that people build goes down three kinds and back up (such as `CronJob`, `Job`, `Pod`), and each of them takes a step or two of
+/// its own; and to be longer is no loop yet, it only lets changes count.
+pub(super) const LONG: u32 = 8;
+/// Writes that are remembered until their events come, of all controllers of a plugin: of many seconds, where an event takes milliseconds.
+pub(super) const MOST_DEEDS: usize = 10_000;
+/// Events that wake one reconcile while nobody knows yet whose they are.
+pub(super) const MOST_WAKES: usize = 16;
+
+/// What the reconciles of one plugin wrote lately; shared by its controllers.
+#[derive(Debug, Default)]
+pub struct Chain(Mutex<Deeds>);
+
+#[derive(Debug, Default)]
+struct Deeds {
+    known: HashMap<u64, Deed>,
+    /// The oldest first.
+    order: VecDeque<u64>,
+}
+
+#[derive(Debug)]
+struct Deed {
+    by: Arc<Doer>,
+    generation: u32,
+}
+
+/// Which object a reconcile is about, and of which controller of the plugin.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Doer {
+    /// The controller.
+    pub controller: ControllerName,
+    /// The object, of the controller's primary kind.
+    pub key: ObjectKey,
+}
+
+/// One reconcile: what it writes is noted here, as soon as it is known.
+#[derive(Debug)]
+pub struct Errand {
+    pub(super) by: Arc<Doer>,
+    pub(super) wakes: Wakes,
+    pub(super) chain: Arc<Chain>,
+}
+
+impl Errand {
+    /// What it is about.
+    pub fn by(&self) -> &Doer {
+        &self.by
+    }
+
+    /// It wrote an object, which is so now.
+    pub fn wrote(&self, now: &Meta) {
+        let ends = now.deleting && now.finalizers.is_empty();
+        self.note([event(None, Some(now)), if ends { event(Some(now), None) } else { 0 }]);
+    }
+
+    /// It removed an object, which was so, or is so until nothing holds it any more.
+    pub fn removed(&self, was: &Meta) {
+        self.note([event(None, Some(was)), event(Some(was), None)]);
+    }
+
+    fn note(&self, events: [u64; 2]) {
+        let mut wakes = self.wakes.clone();
+        wakes.sort_out(&self.chain, &self.by);
+        let generation = wakes.generation();
+        let mut deeds = self.chain.lock();
+        for event in events.into_iter().filter(|event| *event != 0) {
+            // What changed nothing is answered as the version that somebody made before, whose it stays.
+            if deeds.known.contains_key(&event) {
+                continue;
+            }
+            deeds.known.insert(event, Deed { by: self.by.clone(), generation });
+            deeds.order.push_back(event);
+            if deeds.order.len() > MOST_DEEDS
+                && let Some(oldest) = deeds.order.pop_front()
+            {
+                deeds.known.remove(&oldest);
+            }
+        }
+    }
+}
+
+impl Chain {
+    fn lock(&self) -> MutexGuard<'_, Deeds> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this event is of a key's own writes, or of a chain that feeds itself.
+    pub(super) fn feeds(&self, event: u64, me: &Doer) -> bool {
+        self.lock().known.get(&event).is_some_and(|deed| deed.feeds(me))
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> (usize, usize) {
+        let deeds = self.lock();
+        (deeds.known.len(), deeds.order.len())
+    }
+}
+
+impl Deed {
+    fn feeds(&self, me: &Doer) -> bool {
+        *self.by == *me || self.generation >= LONG
+    }
+}
+
+/// Which event it is that an object was so, and is so now; 0 where nobody could know it again.
+pub(super) fn event(was: Option<&Meta>, now: Option<&Meta>) -> u64 {
+    let (uid, version) = match (was, now) {
+        (_, Some(now)) => (&now.uid, Some(&now.resource_version).filter(|version| !version.is_empty())),
+        (Some(was), None) => (&was.uid, None),
+        (None, None) => return 0,
+    };
+    if uid.is_empty() || now.is_some() && version.is_none() {
+        return 0;
+    }
+    fingerprint(&(uid, version))
+}
+
+pub(super) fn fingerprint(value: &impl std::hash::Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wake {
+    pub event: u64,
+    pub order: bool,
+}
+
+/// What woke a key.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Wakes {
+    /// Something that the plugin did not write, or so much at once that nobody knows.
+    foreign: bool,
+    /// Another key's write, of a chain that may come to an end.
+    handed: bool,
+    /// Somebody changed what it is asked for.
+    ordered: bool,
+    /// The smallest generation of the plugin's own writes.
+    least: Option<u32>,
+    /// Whose chain it is that feeds itself.
+    with: Option<Arc<Doer>>,
+    /// Of which nobody knew yet whose they are.
+    open: Vec<Wake>,
+}
+
+impl Wakes {
+    pub fn add(&mut self, wake: Wake, chain: &Chain, me: &Doer) {
+        if self.open.len() >= MOST_WAKES {
+            self.sort_out(chain, me);
+        }
+        if self.open.len() < MOST_WAKES {
+            self.open.push(wake);
+        } else {
+            self.foreign = true;
+            self.ordered |= wake.order;
+        }
+    }
+
+    /// Looks again whose those are of which nobody knew.
+    pub fn sort_out(&mut self, chain: &Chain, me: &Doer) {
+        if self.open.is_empty() {
+            return;
+        }
+        let deeds = chain.lock();
+        for wake in std::mem::take(&mut self.open) {
+            let Some(deed) = deeds.known.get(&wake.event) else {
+                self.open.push(wake);
+                continue;
+            };
+            self.least = Some(self.least.map_or(deed.generation, |least| least.min(deed.generation)));
+            if !deed.feeds(me) {
+                self.handed = true;
+                self.ordered |= wake.order;
+            } else if *deed.by != *me && self.with.is_none() {
+                self.with = Some(deed.by.clone());
+            }
+        }
+    }
+
+    /// Whether nothing woke it but its own writes, and chains that feed themselves.
+    pub fn is_alone(&self) -> bool {
+        self.least.is_some() && !self.foreign && !self.handed && self.open.is_empty()
+    }
+
+    /// Whether somebody changed what it is asked for.
+    pub fn is_ordered(&self) -> bool {
+        self.ordered || self.open.iter().any(|wake| wake.order)
+    }
+
+    /// Who else of the plugin takes part, where that is known.
+    pub fn with(&self) -> Option<&Doer> {
+        self.with.as_deref()
+    }
+
+    /// What a reconcile that these woke hands on.
+    fn generation(&self) -> u32 {
+        let only_own = !self.foreign && self.open.is_empty();
+        self.least.filter(|_| only_own).map_or(0, |least| least.saturating_add(1))
+    }
+}
