@@ -359,7 +359,7 @@ pub struct LimitSpec {
     /// Events that the plugin may publish in a minute, on average (6,000).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events_per_minute: Option<u32>,
-    /// Writes of one object that the plugin may make in a minute, on average; what would change nothing is none (300).
+    /// Writes of one object that the plugin may make in a minute, on average, and a tenth of the objects that it may make for one; what would change nothing is none (300).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub writes_per_object_per_minute: Option<u32>,

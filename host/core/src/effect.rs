@@ -32,7 +32,7 @@ use crate::{
     },
     resource::{ObjectKey, Resource},
 };
-use tally::{Held, Line, Tally, TooFast};
+use tally::{Counted, Held, Line, Tally, TooFast};
 
 /// How often a page is asked for anew because what came does not fit into an answer: each time as much as fitted before.
 const SMALLER_PAGES: usize = 3;
@@ -117,7 +117,7 @@ impl Effects {
         Self { caller, policy, ports, settings, tally: Arc::new(tally), errand: None, steps: Mutex::default() }
     }
 
-    /// About this object: what it writes is noted there.
+    /// About this object: what it writes is noted there, and what it makes is held to the rate of one object.
     pub fn on(self, errand: Errand) -> Self {
         Self { errand: Some(errand), ..self }
     }
@@ -457,13 +457,37 @@ impl Effects {
         makes: Makes,
         write: impl Future<Output = Result<Written, ApiError>>,
     ) -> Result<(Arc<str>, Ending), ApiError> {
-        let counted = key.map(|key| self.tally.write(resource, key)).transpose();
-        let counted = counted.map_err(|rate| self.slow_down(rate))?;
-        let written = write.await?;
-        if let Some(counted) = counted.filter(|_| !written.sent) {
-            self.tally.was_free(&counted);
-        }
+        let maker = self.errand.as_ref().map(Errand::by).filter(|_| makes != Makes::Never);
+        let made = maker.map(|by| self.tally.make(by)).transpose().map_err(|rate| self.slow_down(rate))?;
+        let free = |counted: Option<Counted>| {
+            if let Some(counted) = counted {
+                self.tally.was_free(&counted);
+            }
+        };
+        let counted = match key.map(|key| self.tally.write(resource, key)).transpose() {
+            Ok(counted) => counted,
+            Err(rate) => {
+                free(made);
+                return Err(self.slow_down(rate));
+            }
+        };
+        let written = match write.await {
+            Ok(written) => written,
+            Err(error) => {
+                // Without an answer nobody knows.
+                if !matches!(error, ApiError::Unavailable(_) | ApiError::Timeout(_)) {
+                    free(made);
+                }
+                return Err(error);
+            }
+        };
         let is_new = written.sent && (makes == Makes::Surely || written.made);
+        if !is_new {
+            free(made);
+        }
+        if !written.sent {
+            free(counted);
+        }
         let (json, sent) = (Arc::clone(&written.now.json), written.sent);
         if sent {
             self.wrote(resource, namespace, key, is_new, written);

@@ -13,7 +13,7 @@
 //! | CPU | half of the cores, of which a quarter of one at once and the rest as nobody else of the host wants it; each reconcile ends after `cpu` |
 //! | time in a place | `deadline` |
 //! | bytes from and to the world | `traffic` for each reconcile, of which `message` at once |
-//! | writes | `write_rate` a minute for each object |
+//! | writes | `write_rate` a minute for each object, and ten times as many new objects for each that is reconciled |
 //! | connections | one for each gRPC channel, `connections` for each database |
 //! | the log | `log_rate` lines a minute of `log_line` bytes |
 
@@ -23,6 +23,9 @@ use std::{fmt, time::Duration};
 pub const MOST_TABLE_ELEMENTS: usize = 100_000;
 /// Rows that a statement may answer at most, whatever the document says.
 pub const MOST_ROWS: usize = 10_000;
+/// So many times [`Limits::write_rate`] are the objects that may be made in a minute for one that is reconciled: with the default 3,000, so that one with a thousand children makes them at
+/// once, and again, and what spins makes no more than fifty a second.
+pub const MADE_FOR_WRITTEN: u64 = 10;
 /// Bytes of a guest's call stack; one for all plugins, since it is the engine's.
 pub const STACK: usize = 512 << 10;
 
@@ -51,7 +54,7 @@ pub struct Limits {
     pub streams: usize,
     /// Events that the plugin may publish in a minute, on average; as many at once.
     pub event_rate: u64,
-    /// Writes of one object that the plugin may make in a minute, on average; as many at once. What would change nothing is no write.
+    /// Writes of one object that the plugin may make in a minute, on average; as many at once. What would change nothing is no write. See [`MADE_FOR_WRITTEN`] for new objects.
     pub write_rate: u64,
     /// Lines that one reconcile may log.
     pub log_lines: u64,
@@ -127,7 +130,7 @@ pub enum Limit {
     Streams,
     /// Events a minute.
     EventRate,
-    /// Writes of one object a minute.
+    /// Writes of one object a minute, or new objects for one.
     WriteRate,
     /// Lines of one reconcile.
     LogLines,

@@ -1,6 +1,6 @@
 //! Each limit is met once: the error says which it is, it is counted under its name, and what comes after goes on.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 use tokio::time::advance;
 
@@ -9,7 +9,8 @@ use super::{
     *,
 };
 use crate::{
-    name::{ChannelName, DatabaseName},
+    looping::Guard,
+    name::{ChannelName, ControllerName, DatabaseName},
     port::{GrpcStatus, Objection, Severity},
     reconcile::Failure,
 };
@@ -289,6 +290,63 @@ async fn writes_of_one_object_come_at_a_rate_over_all_reconciles() {
     advance(Duration::from_secs(10)).await;
     patch(&next, Patch::Merge("{}".into())).await.unwrap();
     assert!(patch(&next, Patch::Merge("{}".into())).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_made_for_one_object_comes_at_ten_times_that_rate_whatever_its_name() {
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let first = limited(&fake, Limits { write_rate: 6, ..Limits::default() });
+    let guard = Guard::new(ControllerName::parse("c").unwrap(), Arc::default());
+    let on = |name: &str| {
+        let key = ObjectKey::parse(Some("n"), name).unwrap();
+        Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone()).on(guard.begin(&key))
+    };
+    let generated = || r#"{"metadata": {"generateName": "x-"}}"#.to_owned();
+    let make = async |effects: &Effects| effects.create(&pods(), None, generated()).await.map(drop);
+    let apply = async |effects: &Effects, name: &str| {
+        let key = ObjectKey::parse(Some("n"), name).unwrap();
+        effects.patch(&pods(), &key, None, Patch::Apply("{}".into())).await.map(drop)
+    };
+    let one = on("one");
+    for number in 0..59 {
+        make(&one).await.unwrap();
+        // What an apply finds is none that it makes.
+        apply(&one, &format!("found-{number}")).await.unwrap();
+    }
+    fake.makes.store(true, Ordering::Relaxed);
+    apply(&one, "made").await.unwrap();
+    fake.reached.lock().unwrap().clear();
+
+    let (next, refused) = (on("one"), ApiError::TooManyRequests(Some(Duration::from_secs(1))));
+    assert_eq!(make(&next).await.unwrap_err(), refused);
+    assert_eq!(apply(&next, "other").await.unwrap_err(), refused);
+    assert_eq!((met(&fake), fake.reached.lock().unwrap().clone()), (vec![Limit::WriteRate; 2], vec![]));
+    let logged = std::mem::take(&mut *fake.logged.lock().unwrap());
+    let said = "controller c makes more than 60 objects a minute for n/one, 10 times the 6 writes of one object; \
+        limits.writesPerObjectPerMinute in the Plugin document";
+    assert!(logged.len() == 1 && logged[0].1.contains(said), "{logged:?}");
+    // Changes are none, nor is what is made for another object, nor what the host makes.
+    next.patch(&pods(), &key(), None, Patch::Merge("{}".into())).await.unwrap();
+    make(&on("other")).await.unwrap();
+    make(&first).await.unwrap();
+    advance(Duration::from_secs(1)).await;
+    make(&next).await.unwrap();
+    assert!(make(&next).await.is_err());
+    // A create that another limit stops is none.
+    advance(Duration::from_secs(1)).await;
+    for _ in 0..6 {
+        next.delete(&pods(), &key(), &DeleteOptions::default()).await.ok();
+    }
+    let named = r#"{"metadata": {"name": "x"}}"#.to_owned();
+    assert!(next.create(&pods(), key().namespace.as_ref(), named).await.is_err());
+    // Nor one that is refused; one that has no answer may have happened.
+    let fails = |refusal: Option<ApiError>| *fake.refusal.lock().unwrap() = refusal;
+    fails(Some(ApiError::AlreadyExists(String::new())));
+    assert!(matches!(make(&next).await, Err(ApiError::AlreadyExists(_))));
+    fails(Some(ApiError::Unavailable(String::new())));
+    assert!(matches!(make(&next).await, Err(ApiError::Unavailable(_))));
+    fails(None);
+    assert_eq!(make(&next).await.unwrap_err(), refused);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 use super::meter::Meter;
 use crate::{
-    limit::{Exceeded, Limit, Limits},
+    limit::{Exceeded, Limit, Limits, MADE_FOR_WRITTEN},
+    looping::Doer,
     resource::{ObjectKey, Resource},
 };
 
@@ -29,6 +30,7 @@ pub type OnExceeded = Arc<dyn Fn(Limit) + Send + Sync>;
 pub struct Rates {
     events: Bucket,
     log: Bucket,
+    /// Of objects, and of what is made for them.
     writes: Writes,
     /// Lines that were left out since the last that was kept.
     left_out: AtomicU64,
@@ -121,7 +123,7 @@ impl Writes {
 
 /// A write that was counted.
 #[derive(Debug)]
-pub(super) struct WriteOf(u64);
+pub(super) struct Counted(u64);
 
 /// A rate that is met.
 #[derive(Debug)]
@@ -273,18 +275,40 @@ impl Tally {
     }
 
     /// Counts a write of an object.
-    pub fn write(&self, resource: &Resource, key: &ObjectKey) -> Result<WriteOf, TooFast> {
+    pub fn write(&self, resource: &Resource, key: &ObjectKey) -> Result<Counted, TooFast> {
         let most = self.limits.write_rate;
-        let object = self.rates.writes.hasher.hash_one((resource, key));
-        self.rates.writes.take(object, most).map(|()| WriteOf(object)).map_err(|after| {
-            let what = || format!("the plugin writes {resource} {key} more than {most} times a minute");
-            self.too_fast(Limit::WriteRate, after, what)
-        })
+        let what = || format!("the plugin writes {resource} {key} more than {most} times a minute");
+        self.count(&(resource, key), most, what)
+    }
+
+    /// Counts an object that is made for another.
+    pub fn make(&self, by: &Doer) -> Result<Counted, TooFast> {
+        let Doer { controller, key } = by;
+        let written = self.limits.write_rate;
+        let most = written.saturating_mul(MADE_FOR_WRITTEN);
+        let what = || {
+            format!(
+                "controller {controller} makes more than {most} objects a minute for {key}, {MADE_FOR_WRITTEN} times the {written} writes of one object"
+            )
+        };
+        self.count(by, most, what)
+    }
+
+    fn count(
+        &self,
+        object: &impl std::hash::Hash,
+        most: u64,
+        what: impl FnOnce() -> String,
+    ) -> Result<Counted, TooFast> {
+        let writes = &self.rates.writes;
+        let object = writes.hasher.hash_one(object);
+        let taken = writes.take(object, most);
+        taken.map(|()| Counted(object)).map_err(|after| self.too_fast(Limit::WriteRate, after, what))
     }
 
     /// It was none after all.
-    pub fn was_free(&self, write: &WriteOf) {
-        self.rates.writes.give_back(write.0);
+    pub fn was_free(&self, counted: &Counted) {
+        self.rates.writes.give_back(counted.0);
     }
 
     fn too_fast(&self, limit: Limit, after: Empty, what: impl FnOnce() -> String) -> TooFast {
