@@ -328,6 +328,9 @@ impl Track {
         }
         let verdict = self.judge(laps, now);
         self.wakes.sort_out(chain, &self.me);
+        if verdict.hold.is_some() {
+            self.wakes.carry(&woken);
+        }
         // Who asked for something else meanwhile does not wait.
         Verdict { hold: verdict.hold.filter(|_| !self.wakes.is_ordered()), ..verdict }
     }

@@ -151,6 +151,8 @@ pub(super) struct Wakes {
     ordered: bool,
     /// The smallest generation of the plugin's own writes.
     least: Option<u32>,
+    /// The same of the reconcile before, after whose pause this one runs whether anything woke it or not.
+    carried: Option<u32>,
     /// Whose chain it is that feeds itself.
     with: Option<Arc<Doer>>,
     /// Of which nobody knew yet whose they are.
@@ -191,6 +193,11 @@ impl Wakes {
         }
     }
 
+    /// A reconcile that these woke has to pause; what woke the one after it goes on from there.
+    pub fn carry(&mut self, before: &Self) {
+        self.carried = before.least.or(before.carried);
+    }
+
     /// Whether nothing woke it but its own writes, and chains that feed themselves.
     pub fn is_alone(&self) -> bool {
         self.least.is_some() && !self.foreign && !self.handed && self.open.is_empty()
@@ -209,6 +216,6 @@ impl Wakes {
     /// What a reconcile that these woke hands on.
     fn generation(&self) -> u32 {
         let only_own = !self.foreign && self.open.is_empty();
-        self.least.filter(|_| only_own).map_or(0, |least| least.saturating_add(1))
+        self.least.or(self.carried).filter(|_| only_own).map_or(0, |least| least.saturating_add(1))
     }
 }

@@ -128,7 +128,7 @@ async fn controllers_that_hand_on_and_come_to_an_end_are_no_loop() {
     scene.runs.act(|request, effects| hand_on(request, effects, 9));
     let [main, other] = both(&scene).await;
     for _ in 0..50 {
-        scene.world.apply_with(&things(), "n", "a", json!({"labels": {"turn": "7"}}));
+        scene.world.apply_with(&things(), "n", "a", json!({"labels": {"thing": "a", "turn": "7"}}));
         scene.world.apply_with(&parts(), "n", "p", json!({"labels": {"thing": "a", "turn": "6"}}));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

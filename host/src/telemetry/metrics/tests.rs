@@ -23,7 +23,8 @@ struct Scene {
 }
 
 fn seen(queue: &Arc<WorkQueue<ObjectKey>>) -> Seen {
-    let (policy, paused, gate, guard) = Default::default();
+    let (policy, paused, gate) = Default::default();
+    let guard = Arc::new(Guard::new(caller().controller, Arc::default()));
     Seen { queue: queue.clone(), policy, paused, gate, guard }
 }
 
@@ -92,7 +93,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
     scene.metrics.leads("host", true);
     scene.metrics.answered("127.0.0.1:6443", "GET", Some(200), Some(&caller().plugin));
     plugin.rates().meter.count(Call::Get, Ending::NotFound);
-    expect![[r#"
+    expect![[r"
         controller_runtime_active_workers gauge controller,plugin
         controller_runtime_max_concurrent_reconciles gauge controller,plugin
         controller_runtime_reconcile_errors_total counter controller,plugin
@@ -140,7 +141,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         workqueue_unfinished_work_seconds gauge controller,name,plugin
         workqueue_work_duration_seconds_bucket histogram le,controller,name,plugin
         workqueue_work_duration_seconds_count histogram controller,name,plugin
-        workqueue_work_duration_seconds_sum histogram controller,name,plugin"#]]
+        workqueue_work_duration_seconds_sum histogram controller,name,plugin"]]
     .assert_eq(&listed(&scene.metrics.encode().unwrap()));
 }
 

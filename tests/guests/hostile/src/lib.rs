@@ -177,7 +177,7 @@ async fn reconcile(ctx: &Context, mischief: Mischief) -> Result<Outcome, Failure
         Act::Volley => {
             let resource = <Mischief as operetta_sdk::Kind>::resource();
             let mut other = ctx.request().key.clone();
-            other.name = if name == "one" { "two" } else { "one" }.to_owned();
+            if name == "one" { "two" } else { "one" }.clone_into(&mut other.name);
             let patch = json!({"spec": {"milliseconds": mischief.spec.milliseconds + 1}}).to_string();
             ctx.host().patch(&resource, &other, None, operetta_sdk::host::Patch::Merge(patch)).await?;
         }

@@ -47,7 +47,8 @@ fn live_locals(locals: usize, branches: usize) -> String {
     let declared = "i64 ".repeat(locals);
     let branch = |n: usize| format!("(if (local.get 0) (then (local.set {} (i64.const {n}))))", n % locals + 1);
     let branches: String = (0..branches).map(branch).collect();
-    let sums: String = (1..=locals).map(|n| format!("(local.set 1 (i64.add (local.get 1) (local.get {n})))")).collect();
+    let sum = |n: usize| format!("(local.set 1 (i64.add (local.get 1) (local.get {n})))");
+    let sums: String = (1..=locals).map(sum).collect();
     format!("(func (param i32) (local {declared}) (loop $again {branches} {sums} (br_if $again (local.get 0))))")
 }
 

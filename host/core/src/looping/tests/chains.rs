@@ -131,6 +131,10 @@ async fn two_that_wake_each_other_are_found_and_both_are_named() {
             let written = plugin.changes(ONE, "a", at, at + 1);
             assert_eq!(plugin.held.len(), held + 1);
             assert!(!plugin.hears(other, &written, true));
+            // After a pause it runs whether anything woke it or not, which begins no other chain.
+            plugin.changes(other, "b", at, at + 1);
+            let written = plugin.changes(other, "b", at + 1, at + 2);
+            assert!(!plugin.hears(ONE, &written, true));
             assert!(plugin.foreign(other, true));
         }
     }
