@@ -153,6 +153,8 @@ async fn what_cannot_be_is_said_before_anything_is_sent() {
     }
     invalid(kubernetes.create(&who, &things(), Some(&namespace("n")), "{}".into()).await, "neither metadata.name");
     invalid(kubernetes.replace(&who, &things(), &key("a"), None, "{}".into()).await, "resourceVersion");
+    let zero = r#"{"metadata":{"resourceVersion":"00"}}"#;
+    invalid(kubernetes.replace(&who, &things(), &key("a"), None, zero.into()).await, "resourceVersion");
     invalid(kubernetes.patch(&who, &things(), &key("a"), None, Patch::Json("{}".into())).await, "not a JSON patch");
     let (text, status) = ("{}", "status".parse().unwrap());
     invalid(

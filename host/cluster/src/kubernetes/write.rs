@@ -93,7 +93,9 @@ impl PluginKubernetes {
         let what = describe("replace", resource, key, subresource);
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
         let object = body::object(&what, object, resource, &kind, key.namespace.as_ref(), Some(key))?;
-        if object.pointer("/metadata/resourceVersion").and_then(Value::as_str).is_none_or(str::is_empty) {
+        let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        // To the API server, which reads a number, none at all is zero.
+        if version.is_none_or(|version| version.trim_start_matches('0').is_empty()) {
             return Err(ApiError::Invalid(format!(
                 "{what}: the object lacks metadata.resourceVersion, without which a replace would overwrite what others wrote; read it first"
             )));
