@@ -444,7 +444,7 @@ impl Listener {
         let mut priority = if *initial { Priority::Initial } else { Priority::Live };
         if roles.contains(&Source::Primary)
             && let (Some(old), Some(new)) = (old, new)
-            && old.meta.requested != new.meta.requested
+            && old.meta.requested() != new.meta.requested()
         {
             priority = Priority::Asked;
             self.tools.gate.try_now();
@@ -652,7 +652,7 @@ impl Dispatcher {
         errand: Errand,
     ) -> (Result<Outcome, Failure>, Vec<Step>) {
         let object = match version.ports.kubernetes.get(&self.caller, &self.primary, &job.key, false).await {
-            Ok(object) => Some(object),
+            Ok(object) => Some(Arc::clone(&object.json)),
             Err(ApiError::NotFound(_)) => None,
             Err(error) => {
                 let failure = Failure::Host(format!("reading {} {}: {error}", self.primary, job.key));

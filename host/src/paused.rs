@@ -20,13 +20,13 @@ impl Paused {
     pub fn note(&self, key: &ObjectKey, object: Option<&Cached>) {
         let mut all = self.lock();
         let news = match object {
-            Some(object) if object.meta.paused => all.insert(key.clone()),
+            Some(object) if object.meta.is_paused() => all.insert(key.clone()),
             _ => all.remove(key),
         };
         drop(all);
         let (Some(object), true) = (object, news) else { return };
         let namespace = key.namespace.as_ref().map(tracing::field::display);
-        if object.meta.paused {
+        if object.meta.is_paused() {
             tracing::info!(object.namespace = namespace, object.name = %key.name, annotation = PAUSED, "object paused");
         } else {
             tracing::info!(object.namespace = namespace, object.name = %key.name, "object resumed");

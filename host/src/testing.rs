@@ -296,10 +296,10 @@ fn not_here<T>() -> Result<T, ApiError> {
 
 #[async_trait]
 impl Kubernetes for Cluster {
-    async fn get(&self, _: &Caller, resource: &Resource, key: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
+    async fn get(&self, _: &Caller, resource: &Resource, key: &ObjectKey, _: bool) -> Result<Arc<Cached>, ApiError> {
         tokio::task::yield_now().await;
         let object = self.0.state().objects.get(&(resource.to_string(), key.clone())).cloned();
-        object.map(|object| object.json.clone()).ok_or_else(|| ApiError::NotFound(key.to_string()))
+        object.ok_or_else(|| ApiError::NotFound(key.to_string()))
     }
     async fn list(&self, _: &Caller, _: &Resource, _: &ListOptions) -> Result<Page, ApiError> {
         not_here()

@@ -40,7 +40,7 @@ fn granted(rules: usize) -> Arc<ArcSwap<Policy>> {
         .chain([Rule {
             api_groups: vec![String::new()],
             resources: vec!["configmaps".into()],
-            verbs: vec!["get".into(), "create".into(), "patch".into()],
+            verbs: ["get", "create", "patch", "update"].map(String::from).to_vec(),
             ..Rule::default()
         }])
         .collect::<Vec<_>>()
@@ -104,7 +104,9 @@ fn main() {
     let body = || "{}".to_owned();
     let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "u", "controller": true});
     let data: BTreeMap<_, _> = (0..50).map(|n| (format!("key-{n}"), "some thirty bytes of a value")).collect();
-    let owned = json!({"metadata": {"ownerReferences": [owner], "labels": {"app": "bench"}}, "data": data}).to_string();
+    let metadata =
+        json!({"name": "thing", "resourceVersion": "7", "ownerReferences": [owner], "labels": {"app": "bench"}});
+    let owned = json!({"metadata": metadata, "data": data}).to_string();
     let owned = || owned.clone();
     let (port, caller, resource, key) = (&Nothing, &caller, &resource, &key);
     println!(
@@ -121,11 +123,15 @@ fn main() {
         let checked =
             || async { assert!(black_box(effects.patch(resource, key, None, Patch::Apply(body())).await).is_ok()) };
         row("apply", rules, best(direct, checked));
-        // What most operators write: it says whose it is, so the text is read, and what lies there as well.
+        // What most operators write: it says whose it is, which what lies there must say as well.
         let direct = || async { drop(black_box(port.patch(caller, resource, key, None, Patch::Apply(owned())).await)) };
         let checked =
             || async { assert!(black_box(effects.patch(resource, key, None, Patch::Apply(owned())).await).is_ok()) };
         row("apply of 2 kB with an owner", rules, best(direct, checked));
+        // It may take nothing away that people said to the host.
+        let direct = || async { drop(black_box(port.replace(caller, resource, key, None, owned()).await)) };
+        let checked = || async { assert!(black_box(effects.replace(resource, key, None, owned()).await).is_ok()) };
+        row("replace of 2 kB with an owner", rules, best(direct, checked));
     }
     let effects: &Effects = &effects(&granted(100));
     let channel = &operetta_core::name::ChannelName::parse("shop").unwrap();

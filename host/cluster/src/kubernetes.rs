@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use http::Request;
 use operetta_core::{
     aside::Aside,
-    cache::{Extent, KindInfo, Meta, Scope},
+    cache::{Cached, Extent, KindInfo, Meta, Scope},
     name::{Actor, ContinueToken, FieldSelector, LabelSelector, Namespace, Subresource},
     port::{ApiError, Caller, DeleteOptions, Event, Kubernetes, ListOptions, Page, Patch, Written},
     resource::{ObjectKey, Resource},
@@ -246,22 +246,26 @@ fn not_understood(what: &str, error: &Unreadable) -> ApiError {
 
 #[async_trait]
 impl Kubernetes for PluginKubernetes {
-    async fn get(&self, _: &Caller, resource: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError> {
-        let what = format!("get {resource} {key}");
+    async fn get(&self, _: &Caller, resource: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<Cached>, ApiError> {
+        let what = || format!("get {resource} {key}");
         if !live {
             // Whatever an informer covers is a kind that exists; the scope is checked all the same.
-            self.check_scope(&what, key.namespace.as_ref())?;
+            if !self.scope.contains(key.namespace.as_ref()) {
+                self.check_scope(&what(), key.namespace.as_ref())?;
+            }
             match self.informers.covering(&self.actor, resource, &key.into()).map(|i| i.get(key)) {
-                Some(Reading::Known(entry)) => return Ok(Arc::clone(&entry.cached.json)),
+                Some(Reading::Known(entry)) => return Ok(entry.cached),
                 Some(Reading::Absent) => {
+                    let what = what();
                     self.kind(&what, resource, key.namespace.as_ref()).await?;
                     return Err(ApiError::NotFound(format!("{what}: there is none")));
                 }
                 Some(Reading::Live) | None => {}
             }
         }
+        let what = what();
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
-        self.get_live(&what, resource, &kind, key).await.map(|entry| Arc::clone(&entry.cached.json))
+        self.get_live(&what, resource, &kind, key).await.map(|entry| entry.cached)
     }
 
     async fn list(&self, _: &Caller, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError> {

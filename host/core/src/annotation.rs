@@ -1,5 +1,5 @@
-//! What a person says to the host on an object itself. Plugins have no part in it: the host looks at these before it calls them, and no write of theirs gives one
-//! or changes it (see [`crate::bounds`]).
+//! What a person says to the host on an object itself. Plugins have no part in it: the host looks at these before it calls them, and no write of theirs gives one,
+//! changes it or takes it away (see [`crate::bounds`]).
 
 /// How the keys of all of these begin.
 pub const PREFIX: &str = "operetta.dev/";

@@ -4,21 +4,26 @@
 //! - does not write Plugins, its own service account, its own roles and bindings, any binding of its account, or a Secret that is a token of an account beside its own,
 //! - runs nothing in the namespace where the accounts of plugins lie, and gets into nothing there, since what runs there can act as any of them,
 //! - adds no finalizer but those that its manifest declares, each to objects of the kind that it is declared for, since nobody else knows who would ever take it off,
-//! - gives, changes and names for removal no annotation by which people speak to the host (see [`crate::annotation`]), since it would lift its own backoff or a pause,
+//! - gives, changes and takes away no annotation by which people speak to the host (see [`crate::annotation`]), neither by its name nor with all that lies around it, since it would lift its
+//!   own backoff or a pause,
 //! - and gives no object that is there another owner unless it may delete it, since the garbage collector deletes an object with its owner.
 //!
 //! What it hands on to others by RBAC the API server holds to what it has itself: `operetta install` never gives an account `escalate`, `bind` or `impersonate`.
 
 mod written;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde_json::Value;
 
 pub use self::written::Change;
 use self::written::{Owner, Written};
 use crate::{
-    cache::Scope,
+    cache::{Cached, Meta, Scope},
     effect::printable,
     grant::{Access, Denial, Remedy, Verb},
     manifest::Controller,
@@ -26,6 +31,8 @@ use crate::{
 };
 
 const RBAC: &str = "rbac.authorization.k8s.io";
+/// Why no write touches an annotation of the host's, and what to do instead.
+const PEOPLES: &str = "by annotations of operetta.dev/ people tell the host what to do, and plugins have no part in it; leave the annotation as it is: add none, and write back what was read, or use patch";
 /// Bytes of what a plugin calls a kind or a finalizer, in a denial.
 const MOST_SHOWN: usize = 80;
 
@@ -59,10 +66,36 @@ struct Plugin {
 
 /// What a write says that its verb alone does not allow.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Claims {
-    owners: Vec<Owner>,
+pub struct Claims<'a> {
+    /// Which version of the object it was made from.
+    version: Option<Cow<'a, str>>,
+    owners: Vec<Owner<'a>>,
     finalizers: Vec<String>,
     annotations: Vec<(String, Value)>,
+    swept: Swept,
+    at_most: bool,
+}
+
+/// Which of the host's annotations go with all others.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Swept {
+    #[default]
+    None,
+    /// Whatever is there, but for the claimed ones from this place on.
+    AllBut(usize),
+    /// This one, which is there.
+    This(String),
+}
+
+/// What a write meets.
+#[derive(Debug)]
+pub enum There {
+    /// The object as it is.
+    Object(Arc<Cached>),
+    /// There is none.
+    Nothing,
+    /// Nobody can say, since the account may not look.
+    Unseen,
 }
 
 /// Why a write is not sent.
@@ -137,11 +170,11 @@ impl Bounds {
         Ok(())
     }
 
-    /// What a write says beyond what its verb allows, after refusing what nothing allows.
+    /// What a write says beyond what its verb allows, after refusing what nothing allows. Where a glance is enough to know it, that is what it says [at most](Claims::are_at_most).
     ///
     /// # Errors
     /// It is refused, or its text is not understood.
-    pub fn claims(&self, access: &Access<'_>, change: Change<'_>) -> Result<Claims, Outside> {
+    pub fn claims<'a>(&self, access: &Access<'_>, change: Change<'a>) -> Result<Claims<'a>, Outside> {
         let (group, resource) = (access.resource.group(), access.resource.resource());
         let plugin = self.0.as_ref();
         let beside = plugin.is_some_and(|plugin| access.namespace == Some(&plugin.account.namespace));
@@ -154,12 +187,15 @@ impl Bounds {
         }
         // Of what is made only the text says what it is called.
         let named = account || create && group == RBAC;
-        if !binding && !named && change.says_nothing() {
-            return Ok(Claims::default());
+        if !binding
+            && !named
+            && let Some(written) = change.glance()
+        {
+            return Ok(Claims { at_most: true, ..self.of_what_is_written(access, written) });
         }
-        let Written { name, owners, mut finalizers, annotations, subjects } =
-            change.read().map_err(Outside::Unclear)?;
+        let written = change.read().map_err(Outside::Unclear)?;
         if let Some(plugin) = plugin {
+            let Written { name, subjects, .. } = &written;
             if binding && subjects.iter().any(|subject| subject.includes(&plugin.account)) {
                 let why =
                     format!("it binds service account {}, as which it acts itself; bind it yourself", plugin.account);
@@ -172,10 +208,28 @@ impl Bounds {
                 return Err(Outside::Denied(never(access, "it is the account that it acts as; make it yourself")));
             }
         }
-        let kind = (group.to_owned(), resource.to_owned());
-        let declared = plugin.and_then(|plugin| plugin.finalizers.get(&kind));
-        finalizers.retain(|finalizer| !declared.is_some_and(|declared| declared.contains(finalizer)));
-        Ok(Claims { owners, finalizers, annotations })
+        Ok(self.of_what_is_written(access, written))
+    }
+
+    /// The same, where a glance was not enough.
+    ///
+    /// # Errors
+    /// Its text is not understood.
+    pub fn all_claims<'a>(&self, access: &Access<'_>, change: Change<'a>) -> Result<Claims<'a>, Outside> {
+        Ok(self.of_what_is_written(access, change.read().map_err(Outside::Unclear)?))
+    }
+
+    fn of_what_is_written<'a>(&self, access: &Access<'_>, written: Written<'a>) -> Claims<'a> {
+        let Written { version, owners, mut finalizers, annotations, swept, .. } = written;
+        if !finalizers.is_empty() {
+            let kind = (access.resource.group().to_owned(), access.resource.resource().to_owned());
+            let declared = self.0.as_ref().and_then(|plugin| plugin.finalizers.get(&kind));
+            finalizers.retain(|finalizer| !declared.is_some_and(|declared| declared.contains(finalizer)));
+        }
+        // A scale is an object of its own, whose metadata nobody keeps.
+        let of_itself = access.subresource.is_none_or(|part| part.as_str() != "scale");
+        let swept = swept.filter(|_| of_itself && access.verb != Verb::Create).map_or(Swept::None, Swept::AllBut);
+        Claims { version, owners, finalizers, annotations, swept, at_most: false }
     }
 }
 
@@ -197,10 +251,23 @@ impl Plugin {
     }
 }
 
-impl Claims {
+impl Claims<'_> {
     /// Whether there is nothing to object to.
     pub fn is_empty(&self) -> bool {
-        self.owners.is_empty() && self.finalizers.is_empty() && self.annotations.is_empty()
+        let Self { owners, finalizers, annotations, swept, .. } = self;
+        owners.is_empty() && finalizers.is_empty() && annotations.is_empty() && *swept == Swept::None
+    }
+
+    /// Whether the write may say less than that: what is left of them is to be [read](Bounds::all_claims) before it is denied.
+    pub fn are_at_most(&self) -> bool {
+        self.at_most
+    }
+
+    /// Whether what is seen may be older than what the write meets. What takes all annotations away would drop one that came meanwhile, unless it names the version that was looked at, which the API
+    /// server then holds it to.
+    pub fn need_newer(&self, seen: Option<&Meta>) -> bool {
+        matches!(self.swept, Swept::AllBut(_))
+            && (self.version.is_none() || self.version.as_deref() != seen.map(|seen| seen.resource_version.as_str()))
     }
 
     /// Whether it makes somebody the owner.
@@ -213,13 +280,26 @@ impl Claims {
         self.owners.clear();
     }
 
-    /// What the object carries already is nothing new.
-    pub fn allow_what_is_there(&mut self, object: &str) {
-        let there = Change::Object(object).read().unwrap_or_default();
-        self.owners.retain(|owner| !there.owners.iter().any(|known| known.is(owner)));
+    /// What the object carries already is nothing new, and what it does not carry is not taken away.
+    pub fn allow_what_is_there(&mut self, there: &There) {
+        let there = match there {
+            There::Object(there) => &there.meta,
+            There::Nothing => {
+                self.swept = Swept::None;
+                return self.allow_owners();
+            }
+            There::Unseen => return,
+        };
+        if let Swept::AllBut(first) = self.swept {
+            let kept = self.annotations.get(first..).unwrap_or_default();
+            let goes = there.told.iter().find(|(key, _)| !kept.iter().any(|(kept, _)| kept == key));
+            self.swept = goes.map_or(Swept::None, |(key, _)| Swept::This(key.clone()));
+        }
+        self.owners.retain(|owner| !there.owners.iter().any(|known| owner.is(known)));
         self.finalizers.retain(|finalizer| !there.finalizers.contains(finalizer));
         // Null is what is taken away or not seen, and so none that is there.
-        self.annotations.retain(|annotation| annotation.1.is_null() || !there.annotations.contains(annotation));
+        let is_there = |key: &str, value: &str| there.told.iter().any(|(k, v)| k == key && v == value);
+        self.annotations.retain(|(key, value)| !value.as_str().is_some_and(|value| is_there(key, value)));
     }
 
     /// The denial of what is left.
@@ -245,10 +325,19 @@ impl Claims {
         if let Some((key, _)) = self.annotations.first() {
             let key = if key.is_empty() { "that is moved or copied" } else { key };
             let what = format!("{} with the annotation {}", access.words(), printable(key, MOST_SHOWN));
-            let why = "by annotations of operetta.dev/ people tell the host what to do, and plugins have no part in it; leave it out, or set it yourself";
-            return Err(Denial { what, remedy: Remedy::None(why.to_owned()) });
+            return Err(Denial { what, remedy: Remedy::None(PEOPLES.to_owned()) });
         }
-        Ok(())
+        match &self.swept {
+            Swept::None => Ok(()),
+            Swept::This(key) => {
+                let what = format!("{} without the annotation {}", access.words(), printable(key, MOST_SHOWN));
+                Err(Denial { what, remedy: Remedy::None(PEOPLES.to_owned()) })
+            }
+            Swept::AllBut(_) => Err(never(
+                access,
+                "it takes all annotations away, and nobody can say whether one of operetta.dev/ is among them, since the account may not get the object; let it, in RBAC, or patch your own fields only",
+            )),
+        }
     }
 }
 

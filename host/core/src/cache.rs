@@ -1,6 +1,6 @@
 //! What the host keeps of an object, and how a change of it is told.
 //!
-//! An object is held as its JSON text, with the few metadata fields that routing needs beside it, so that a cache costs little more than the text.
+//! An object is held as its JSON text, with the few metadata fields that routing and bounds need beside it, so that a cache costs little more than the text.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use crate::{
-    annotation::{PAUSED, RECONCILE_REQUESTED},
+    annotation::{PAUSED, PREFIX, RECONCILE_REQUESTED},
     name::{Actor, NameError, Namespace, ObjectName},
     port::ApiError,
     resource::{ObjectKey, Resource},
@@ -24,11 +24,11 @@ use crate::{
 pub struct Cached {
     /// Its JSON, without managed fields.
     pub json: Arc<str>,
-    /// What routing needs.
+    /// What routing and bounds need.
     pub meta: Meta,
 }
 
-/// The metadata that routing needs.
+/// The metadata that routing and bounds need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Meta {
     /// Which incarnation.
@@ -43,17 +43,15 @@ pub struct Meta {
     pub labels: u64,
     /// Tells whether annotations changed.
     pub annotations: u64,
-    /// Whether a person has paused it.
-    pub paused: bool,
-    /// Tells whether a person asked anew for a reconcile.
-    pub requested: u64,
-    /// The owner reference with `controller: true`.
-    pub controller: Option<Owner>,
+    /// What people say to the host on it (see [`crate::annotation`]): keys and values.
+    pub told: Box<[(String, String)]>,
+    /// Its owners.
+    pub owners: Box<[Owner]>,
     /// What must be done before it may go.
     pub finalizers: Box<[String]>,
 }
 
-/// A controlling owner.
+/// An owner reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// Its group, empty for the core group.
@@ -64,6 +62,8 @@ pub struct Owner {
     pub name: String,
     /// Its incarnation.
     pub uid: String,
+    /// Whether it controls the object.
+    pub controller: bool,
 }
 
 impl Cached {
@@ -78,26 +78,67 @@ impl Cached {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let key =
             ObjectKey::parse(Some(text("/metadata/namespace")).filter(|n| !n.is_empty()), text("/metadata/name"))?;
-        let annotation = |name: &str| object.pointer("/metadata/annotations").and_then(|all| all.get(name));
-        let meta = Meta {
-            uid: text("/metadata/uid").to_owned(),
-            resource_version: text("/metadata/resourceVersion").to_owned(),
-            generation: object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default(),
-            deleting: object.pointer("/metadata/deletionTimestamp").is_some_and(|t| !t.is_null()),
-            labels: fingerprint(object.pointer("/metadata/labels")),
-            annotations: fingerprint(object.pointer("/metadata/annotations")),
-            paused: annotation(PAUSED).is_some(),
-            requested: fingerprint_of(annotation(RECONCILE_REQUESTED)),
-            controller: controller_of(&object),
-            finalizers: finalizers_of(&object),
-        };
-        Ok((key, Self { json: object.to_string().into(), meta }))
+        Ok((key, Self { json: object.to_string().into(), meta: Meta::of(&object) }))
+    }
+
+    /// From the text of an object, whatever it may be called; of what is no object, nothing but the text is known.
+    pub fn read(json: Arc<str>) -> Self {
+        let object: Value = serde_json::from_str(&json).unwrap_or_default();
+        Self { meta: Meta::of(&object), json }
     }
 
     /// Parses the text again, for what routing asks seldom.
     pub fn value(&self) -> Value {
         serde_json::from_str(&self.json).unwrap_or_default()
     }
+}
+
+/// The object's text.
+impl std::ops::Deref for Cached {
+    type Target = str;
+    fn deref(&self) -> &str {
+        &self.json
+    }
+}
+
+impl Meta {
+    fn of(object: &Value) -> Self {
+        let text = |pointer: &str| text_of(object.pointer(pointer));
+        Self {
+            uid: text("/metadata/uid"),
+            resource_version: text("/metadata/resourceVersion"),
+            generation: object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default(),
+            deleting: object.pointer("/metadata/deletionTimestamp").is_some_and(|t| !t.is_null()),
+            labels: fingerprint(object.pointer("/metadata/labels")),
+            annotations: fingerprint(object.pointer("/metadata/annotations")),
+            told: told_in(object),
+            owners: owners_of(object),
+            finalizers: finalizers_of(object),
+        }
+    }
+
+    fn told(&self, annotation: &str) -> Option<&str> {
+        self.told.iter().find(|(key, _)| key == annotation).map(|(_, value)| value.as_str())
+    }
+
+    /// Whether a person has paused it.
+    pub fn is_paused(&self) -> bool {
+        self.told(PAUSED).is_some()
+    }
+
+    /// When a person asked for a reconcile, in whatever words: others than before are a new wish.
+    pub fn requested(&self) -> Option<&str> {
+        self.told(RECONCILE_REQUESTED)
+    }
+
+    /// The owner that controls it.
+    pub fn controller(&self) -> Option<&Owner> {
+        self.owners.iter().find(|owner| owner.controller)
+    }
+}
+
+fn text_of(value: Option<&Value>) -> String {
+    value.and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 fn fingerprint(map: Option<&Value>) -> u64 {
@@ -110,19 +151,26 @@ fn fingerprint(map: Option<&Value>) -> u64 {
     hasher.finish()
 }
 
-fn fingerprint_of(text: Option<&Value>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    text.and_then(Value::as_str).hash(&mut hasher);
-    hasher.finish()
+fn told_in(object: &Value) -> Box<[(String, String)]> {
+    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
+    let told = annotations.into_iter().flatten().filter(|(key, _)| key.starts_with(PREFIX));
+    told.map(|(key, value)| (key.clone(), text_of(Some(value)))).collect()
 }
 
-fn controller_of(object: &Value) -> Option<Owner> {
-    let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
-    let owner = owners.iter().find(|o| o.get("controller").and_then(Value::as_bool) == Some(true))?;
-    let text = |field: &str| owner.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let api_version = text("apiVersion");
-    let group = api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
-    Some(Owner { group, kind: text("kind"), name: text("name"), uid: text("uid") })
+/// The group in what owner references call `apiVersion`; empty for the core group.
+pub(crate) fn group_of(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
+}
+
+fn owners_of(object: &Value) -> Box<[Owner]> {
+    let owner = |owner: &Value| {
+        let text = |field: &str| text_of(owner.get(field));
+        let group = group_of(&text("apiVersion")).to_owned();
+        let controller = owner.get("controller").and_then(Value::as_bool) == Some(true);
+        Owner { group, kind: text("kind"), name: text("name"), uid: text("uid"), controller }
+    };
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.into_iter().flatten().map(owner).collect()
 }
 
 fn finalizers_of(object: &Value) -> Box<[String]> {
@@ -271,8 +319,26 @@ mod tests {
         .unwrap();
         assert_eq!(key.to_string(), "n/p");
         assert!(!cached.json.contains("managedFields"));
-        let owner = cached.meta.controller.unwrap();
+        let owner = cached.meta.controller().unwrap();
         assert_eq!((owner.group.as_str(), owner.kind.as_str(), owner.name.as_str()), ("a.example.com", "Thing", "t"));
+        assert_eq!(cached.meta.owners.len(), 2);
+    }
+
+    #[test]
+    fn what_people_tell_the_host_is_known_of_each_object() {
+        let of =
+            |annotations: Value| Cached::of(json!({"metadata": {"name": "x", "annotations": annotations}})).unwrap().1;
+        let told = of(
+            json!({"operetta.dev/paused": "", "operetta.dev/reconcile-requested-at": "now", "operetta.device/a": "b"}),
+        );
+        assert_eq!((told.meta.told.len(), told.meta.is_paused(), told.meta.requested()), (2, true, Some("now")));
+        let other = of(json!({"demo.operetta.dev/paused": ""}));
+        assert_eq!((other.meta.told.len(), other.meta.is_paused(), other.meta.requested()), (0, false, None));
+        // Presence counts, and the value does not.
+        assert!(of(json!({"operetta.dev/paused": null})).meta.is_paused());
+        // The same from the text, which may be none.
+        assert_eq!(Cached::read(told.json.clone()), told);
+        assert_eq!(&*Cached::read("<html>".into()), "<html>");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::{
 use arc_swap::ArcSwap;
 
 use crate::{
-    bounds::{Bounds, Change, Outside},
+    bounds::{Bounds, Change, Claims, Outside, There},
     cache::Cached,
     grant::{Access, Denial, Grants, Verb},
     limit::{Exceeded, Limit, Limits},
@@ -157,7 +157,8 @@ impl Effects {
         let effect = async {
             self.call(0)?;
             self.allow(&of(Verb::Get, resource, None, key))?;
-            self.answer(self.ports.kubernetes.get(&self.caller, resource, key, live).await)
+            let object = self.ports.kubernetes.get(&self.caller, resource, key, live).await;
+            self.answer(object.map(|object| Arc::clone(&object.json)))
         };
         self.metered(Call::Get, effect).await
     }
@@ -214,7 +215,7 @@ impl Effects {
             self.call(object.len())?;
             let access = Access { verb: Verb::Create, resource, subresource: None, namespace, name: None };
             self.allow(&access)?;
-            self.keep_bounds(&access, Change::Object(&object), None).await?;
+            self.keep_bounds(&access, Change::Fields(&object), None).await?;
             // Where the API server chooses the name, each is an object of its own.
             let key = name_of(&object).map(|name| ObjectKey { namespace: namespace.cloned(), name });
             let write = self.ports.kubernetes.create(&self.caller, resource, namespace, object);
@@ -233,7 +234,8 @@ impl Effects {
     ) -> Result<Arc<str>, ApiError> {
         let effect = async {
             let change = match &patch {
-                Patch::Apply(body) | Patch::Merge(body) => Change::Object(body),
+                Patch::Apply(body) => Change::Fields(body),
+                Patch::Merge(body) => Change::Merge(body),
                 Patch::Json(body) => Change::Steps(body),
             };
             self.call(change.text().len())?;
@@ -264,7 +266,7 @@ impl Effects {
             self.allow(&access)?;
             // Of some kinds the API server makes an object where there is none to replace.
             let there = if subresource.is_none() { self.check_creation(resource, key).await? } else { None };
-            self.keep_bounds(&access, Change::Object(&object), there).await?;
+            self.keep_bounds(&access, Change::Whole(&object), there).await?;
             let write = self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object);
             self.write(resource, key.namespace.as_ref(), Some(key), Makes::Never, write).await
         };
@@ -369,7 +371,7 @@ impl Effects {
     }
 
     /// Holds a plugin that may not create to objects that exist; the answer is the object, where it was looked at.
-    async fn check_creation(&self, resource: &Resource, key: &ObjectKey) -> Result<Option<Arc<str>>, ApiError> {
+    async fn check_creation(&self, resource: &Resource, key: &ObjectKey) -> Result<Option<Arc<Cached>>, ApiError> {
         let Err(denial) = self.may(&of(Verb::Create, resource, None, key)) else { return Ok(None) };
         match self.ports.kubernetes.get(&self.caller, resource, key, true).await {
             Ok(object) => Ok(Some(object)),
@@ -378,44 +380,69 @@ impl Effects {
         }
     }
 
-    /// Checks what a write says against what no grant allows. Almost all say nothing of it, and cost a glance.
+    /// Checks what a write says against what no grant allows. Almost all say nothing of it, or what is there already, and cost a glance.
     async fn keep_bounds(
         &self,
         access: &Access<'_>,
         change: Change<'_>,
-        there: Option<Arc<str>>,
+        there: Option<Arc<Cached>>,
     ) -> Result<(), ApiError> {
         let claims = self.policy.load().bounds.claims(access, change);
+        let mut claims = self.allow_owners(access, claims)?;
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let there = match there {
+            Some(there) => There::Object(there),
+            None => self.look(access, &claims).await?,
+        };
+        claims.allow_what_is_there(&there);
+        if claims.are_at_most() && !claims.is_empty() {
+            let all = self.policy.load().bounds.all_claims(access, change);
+            claims = self.allow_owners(access, all)?;
+            claims.allow_what_is_there(&there);
+        }
+        claims.check(access).map_err(|denial| self.deny(&denial))
+    }
+
+    /// Of what is made, or may be deleted anyhow, owners are no matter.
+    fn allow_owners<'a>(
+        &self,
+        access: &Access<'_>,
+        claims: Result<Claims<'a>, Outside>,
+    ) -> Result<Claims<'a>, ApiError> {
         let mut claims = claims.map_err(|outside| match outside {
             Outside::Denied(denial) => self.deny(&denial),
             Outside::Unclear(why) => {
                 ApiError::Invalid(format!("{}: the text is not understood: {why}", access.words()))
             }
         })?;
-        let is_new = access.verb == Verb::Create;
-        if is_new
-            || claims.has_owners() && self.may(&Access { verb: Verb::Delete, subresource: None, ..*access }).is_ok()
-        {
+        let delete = Access { verb: Verb::Delete, subresource: None, ..*access };
+        let may_delete = || {
+            let policy = self.policy.load();
+            policy.grants.allow(&delete) && policy.bounds.check(&delete).is_ok()
+        };
+        if claims.has_owners() && (access.verb == Verb::Create || may_delete()) {
             claims.allow_owners();
         }
-        if claims.is_empty() {
-            return Ok(());
+        Ok(claims)
+    }
+
+    /// What a write meets, as new as its claims need it.
+    async fn look(&self, access: &Access<'_>, claims: &Claims<'_>) -> Result<There, ApiError> {
+        let Some(name) = access.name else { return Ok(There::Nothing) };
+        let key = ObjectKey { namespace: access.namespace.cloned(), name: name.clone() };
+        let get = |live| self.ports.kubernetes.get(&self.caller, access.resource, &key, live);
+        let mut there = get(false).await;
+        if claims.need_newer(there.as_ref().ok().map(|there| &there.meta)) {
+            there = get(true).await;
         }
-        if let Some(name) = access.name {
-            let key = ObjectKey { namespace: access.namespace.cloned(), name: name.clone() };
-            let there = match there {
-                Some(there) => Ok(there),
-                None => self.ports.kubernetes.get(&self.caller, access.resource, &key, false).await,
-            };
-            match there {
-                Ok(there) => claims.allow_what_is_there(&there),
-                Err(ApiError::NotFound(_)) => claims.allow_owners(),
-                // Nobody can say what it carries.
-                Err(ApiError::Forbidden(_)) => {}
-                Err(error) => return Err(error),
-            }
+        match there {
+            Ok(there) => Ok(There::Object(there)),
+            Err(ApiError::NotFound(_)) => Ok(There::Nothing),
+            Err(ApiError::Forbidden(_)) => Ok(There::Unseen),
+            Err(error) => Err(error),
         }
-        claims.check(access).map_err(|denial| self.deny(&denial))
     }
 
     fn deny(&self, denial: &Denial) -> ApiError {

@@ -219,7 +219,7 @@ pub trait Kubernetes: Send + Sync {
         resource: &Resource,
         key: &ObjectKey,
         live: bool,
-    ) -> Result<Arc<str>, ApiError>;
+    ) -> Result<Arc<Cached>, ApiError>;
 
     /// Objects of one kind.
     async fn list(&self, caller: &Caller, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError>;
@@ -243,7 +243,7 @@ pub trait Kubernetes: Send + Sync {
         patch: Patch,
     ) -> Result<Written, ApiError>;
 
-    /// Replaces one.
+    /// Replaces one, of just the version that the object names; one that names none is refused.
     async fn replace(
         &self,
         caller: &Caller,

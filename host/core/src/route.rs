@@ -90,7 +90,7 @@ impl Router {
             Source::Owned => [old, new]
                 .into_iter()
                 .flatten()
-                .filter_map(|object| object.meta.controller.as_ref())
+                .filter_map(|object| object.meta.controller())
                 .filter(|owner| owner.group == self.group && owner.kind == primary.kind)
                 .filter_map(|owner| ObjectName::parse(&owner.name).ok())
                 .map(|name| ObjectKey { namespace: key.namespace.clone().filter(|_| primary.namespaced), name })
@@ -107,7 +107,7 @@ impl Router {
         let (Some(old), Some(new)) = (old, new) else { return true };
         let (old, new) = (&old.meta, &new.meta);
         // What a person asked for is not the controller's to filter.
-        if old.requested != new.requested || old.paused && !new.paused {
+        if old.requested() != new.requested() || old.is_paused() && !new.is_paused() {
             return true;
         }
         if old.uid != new.uid || old.deleting != new.deleting || self.predicates.is_empty() {

@@ -1,11 +1,11 @@
 //! Ports that cost nothing, for what is measured before them.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use operetta_core::{
-    cache::Meta,
+    cache::{Cached, Meta},
     effect::{Effects, Policy, Ports},
     name::{ChannelName, ControllerName, Namespace, PluginName, Subresource},
     port::{
@@ -14,17 +14,22 @@ use operetta_core::{
     },
     resource::{ObjectKey, Resource},
 };
+use serde_json::json;
 
-/// The object that is there, as an operator made it before.
-const THERE: &str = r#"{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"u","controller":true}]}}"#;
+/// The object that is there, as an operator made it before, and as a cache has it.
+static THERE: LazyLock<Arc<Cached>> = LazyLock::new(|| {
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "u", "controller": true});
+    let metadata = json!({"name": "thing", "namespace": "default", "resourceVersion": "7", "ownerReferences": [owner]});
+    Arc::new(Cached::of(json!({"metadata": metadata, "data": {"key-0": "a value"}})).unwrap().1)
+});
 
 /// Ports that answer at once.
 pub struct Nothing;
 
 #[async_trait]
 impl Kubernetes for Nothing {
-    async fn get(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
-        Ok(THERE.into())
+    async fn get(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: bool) -> Result<Arc<Cached>, ApiError> {
+        Ok(Arc::clone(&THERE))
     }
     async fn list(&self, _: &Caller, _: &Resource, _: &ListOptions) -> Result<Page, ApiError> {
         Ok(Page::default())

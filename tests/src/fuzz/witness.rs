@@ -13,7 +13,7 @@ use std::{
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use operetta_core::{
-    cache::Meta,
+    cache::{Cached, Meta},
     effect::{Effects, Policy, Ports},
     name::{
         ChannelName, ContinueToken, ControllerName, DatabaseName, FieldSelector, LabelSelector, Namespace, PluginName,
@@ -184,14 +184,14 @@ fn is_harmless(name: &str) -> bool {
 
 #[async_trait]
 impl Kubernetes for Witness {
-    async fn get(&self, _: &Caller, resource: &Resource, key: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
+    async fn get(&self, _: &Caller, resource: &Resource, key: &ObjectKey, _: bool) -> Result<Arc<Cached>, ApiError> {
         self.arrives(0, "get");
         let (namespace, name) = (key.namespace.as_ref(), Some(key.name.as_str()));
         // Before a plugin writes, the host looks whether the object exists and what it carries, and tells nobody else.
         if !["patch", "update"].into_iter().any(|verb| self.grants(verb, resource, None, namespace, name)) {
             self.is_granted("get", resource, None, namespace, name);
         }
-        self.object()
+        self.object().map(|json| Arc::new(Cached::read(json)))
     }
 
     async fn list(&self, _: &Caller, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError> {

@@ -328,8 +328,10 @@ impl Sample {
         let rbac = Question::of(&access).ask(&stage.layer.client(), Some(&self.account)).await?;
         let asked = if cell.can_be_asked() { Some(cell.ask(&self.effects()).await) } else { None };
         let denied = asked.as_ref().map(|asked| match asked {
-            // Nothing is there to replace, and to make it is another right.
-            Err(ApiError::Denied(why)) => cell.verb != Verb::Update || !why.starts_with("create "),
+            // Nothing is there to replace, and to make it is another right; or nobody may look at what is there.
+            Err(ApiError::Denied(why)) => {
+                cell.verb != Verb::Update || !why.starts_with("create ") && !why.contains("nobody can say")
+            }
             _ => false,
         });
         ensure!(

@@ -123,7 +123,7 @@ async fn what_is_cached_is_read_without_a_request_and_by_nobody_else() {
     let _subscription = layer.subscribe(&p, &config_maps()).await;
     let since = position(&layer.namespace).await;
     let kubernetes = layer.kubernetes(&p);
-    let object = kubernetes.get(&caller("p"), &config_maps(), &layer.key("a"), false).await.unwrap();
+    let object = kubernetes.get(&caller("p"), &config_maps(), &layer.key("a"), false).await.unwrap().json.clone();
     assert!(object.contains("\"kind\":\"ConfigMap\"") && !object.contains("managedFields"), "{object}");
     let options = ListOptions {
         namespace: Some(layer.here()),
@@ -189,7 +189,7 @@ async fn an_account_that_may_read_one_object_watches_it_alone_and_shares_it_with
     kubernetes.get(&caller("p"), &config_maps(), &layer.key("a"), false).await.unwrap();
     let patch = port::Patch::Merge(json!({"data": {"x": "2"}}).to_string());
     kubernetes.patch(&caller("p"), &config_maps(), &layer.key("a"), None, patch).await.unwrap();
-    let own = kubernetes.get(&caller("p"), &config_maps(), &layer.key("a"), false).await.unwrap();
+    let own = kubernetes.get(&caller("p"), &config_maps(), &layer.key("a"), false).await.unwrap().json.clone();
     assert!(own.contains(r#""x":"2""#), "{own}");
     let others = kubernetes.get(&caller("p"), &config_maps(), &layer.key("b"), false).await;
     assert!(matches!(others, Err(ApiError::Forbidden(_))), "{others:?}");

@@ -278,7 +278,7 @@ async fn the_last_finalizer_takes_the_object_along() {
         .await
         .unwrap();
     kubernetes.delete(&who, &config_maps(), &key, &DeleteOptions::default()).await.unwrap();
-    let held = kubernetes.get(&who, &config_maps(), &key, false).await.unwrap();
+    let held = kubernetes.get(&who, &config_maps(), &key, false).await.unwrap().json.clone();
     assert!(held.contains("deletionTimestamp"), "{held}");
     apply(&layer, &*kubernetes, "p", &config_maps(), "a", &json!({"metadata": {"labels": {"x": "y"}}})).await.unwrap();
     let read = kubernetes.get(&who, &config_maps(), &key, false).await;

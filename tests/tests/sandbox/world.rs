@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use operetta_core::{
-    cache::Meta,
+    cache::{Cached, Meta},
     name::{ChannelName, ContinueToken, DatabaseName, Namespace, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
@@ -78,6 +78,7 @@ impl World {
                 pending().await
             }
             "enormous" => return Ok("x".repeat(2 << 20).into()),
+            "paused" => return Ok(r#"{"metadata":{"annotations":{"operetta.dev/paused":""}}}"#.into()),
             // On the host's own runtime, of which a guest's worker thread knows nothing.
             "spawned" => return Ok(tokio::spawn(async { thread() }).await.unwrap().into()),
             _ => return Ok(r#"{"ok":true}"#.into()),
@@ -91,9 +92,9 @@ pub fn thread() -> String {
 
 #[async_trait]
 impl Kubernetes for World {
-    async fn get(&self, caller: &Caller, r: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<str>, ApiError> {
+    async fn get(&self, caller: &Caller, r: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<Cached>, ApiError> {
         self.note(format!("{}: get {r} {key} live={live}", caller.field_manager()));
-        self.answer(key.name.as_str()).await
+        self.answer(key.name.as_str()).await.map(|json| Arc::new(Cached::read(json)))
     }
 
     async fn list(&self, _: &Caller, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError> {

@@ -1,5 +1,7 @@
 //! Writes as attackers and as ordinary operators write them, and what the bounds make of each.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::{
     manifest::Manifest,
@@ -113,12 +115,23 @@ fn nothing_outside_of_the_scope_is_reached() {
     }
 }
 
+/// What a write says: all of it where it says anything.
+fn claims<'a>(access: &str, change: Change<'a>) -> Result<Claims<'a>, Outside> {
+    let at_most = asked(access, |access| bounds().claims(access, change))?;
+    if at_most.is_empty() { Ok(at_most) } else { asked(access, |access| bounds().all_claims(access, change)) }
+}
+
+/// An object as it is there.
+fn there(text: &str) -> There {
+    There::Object(Arc::new(Cached::read(text.into())))
+}
+
 /// Whether nothing allows it, something else must, or it is no matter.
 fn judge(access: &str, change: Change<'_>) -> &'static str {
-    match asked(access, |access| bounds().claims(access, change)) {
+    match claims(access, change) {
         Err(Outside::Denied(_)) => "denied",
         Err(Outside::Unclear(_)) => "unclear",
-        Ok(Claims { owners, finalizers, annotations }) => {
+        Ok(Claims { owners, finalizers, annotations, .. }) => {
             match (owners.is_empty(), finalizers.is_empty(), annotations.is_empty()) {
                 (true, true, true) => "fine",
                 (false, true, true) => "owner",
@@ -136,7 +149,7 @@ const OWNER: &str = r#"{"apiVersion": "x.example.com/v1", "kind": "Thing", "name
 
 #[test]
 fn owners_and_finalizers_are_found_however_they_are_written() {
-    let on = |access: &str, text: &str| judge(access, Change::Object(&text.replace("OWNER", OWNER)));
+    let on = |access: &str, text: &str| judge(access, Change::Fields(&text.replace("OWNER", OWNER)));
     let thing = "patch x.example.com things n/t";
     for (text, found) in [
         (r#"{"spec": {"size": 1}}"#, "fine"),
@@ -210,10 +223,10 @@ fn annotations_that_are_the_hosts_affair_are_found_however_they_are_written() {
         (r#"{"metadata": {"labels": {"operetta.dev/paused": ""}, "annotations": null}}"#, "fine"),
         (r#"{"spec": {"template": {"metadata": {"annotations": {"operetta.dev/paused": ""}}}}}"#, "fine"),
     ] {
-        assert_eq!(judge(thing, Change::Object(text)), found, "{text}");
+        assert_eq!(judge(thing, Change::Fields(text)), found, "{text}");
     }
     assert_eq!(
-        judge("create core pods n/-", Change::Object(r#"{"metadata": {"annotations": {"operetta.dev/paused": ""}}}"#)),
+        judge("create core pods n/-", Change::Fields(r#"{"metadata": {"annotations": {"operetta.dev/paused": ""}}}"#)),
         "annotation"
     );
     for (text, found) in [
@@ -247,24 +260,24 @@ fn annotations_that_are_the_hosts_affair_are_found_however_they_are_written() {
 #[test]
 fn an_annotation_of_the_hosts_may_stay_as_it_is_and_nothing_else() {
     let access = "update x.example.com things n/t";
-    let left = |text: &str, there: &str| {
-        let mut claims = asked(access, |access| bounds().claims(access, Change::Object(text))).unwrap();
-        claims.allow_what_is_there(there);
+    let left = |text: &str, known: &str| {
+        let mut claims = claims(access, Change::Fields(text)).unwrap();
+        claims.allow_what_is_there(&there(known));
         asked(access, |access| claims.check(access)).map_err(|denial| denial.to_string())
     };
     let with =
         |value: &str| format!(r#"{{"metadata": {{"annotations": {{"a": "b", "operetta.dev/paused": {value}}}}}}}"#);
     assert_eq!(left(&with("\"x\""), &with("\"x\"")), Ok(()));
-    for (text, there) in [
+    for (text, known) in [
         (with("\"x\""), with("\"y\"")),
         (with("\"x\""), with("\"x\"").replace("paused", "other")),
         (with("\"x\""), "{}".to_owned()),
         (with("null"), with("\"x\"")),
         (with("null"), with("null")),
     ] {
-        let denied = left(&text, &there).unwrap_err();
+        let denied = left(&text, &known).unwrap_err();
         assert!(denied.contains("with the annotation operetta.dev/paused is refused, whatever is granted"), "{denied}");
-        assert!(denied.contains("plugins have no part in it; leave it out"), "{denied}");
+        assert!(denied.contains("plugins have no part in it; leave the annotation as it is"), "{denied}");
     }
     let unseen = r#"[{"op": "copy", "from": "/spec/free", "path": "/metadata/annotations"}]"#;
     let claims = asked(access, |access| bounds().claims(access, Change::Steps(unseen))).unwrap();
@@ -277,7 +290,7 @@ fn an_annotation_of_the_hosts_may_stay_as_it_is_and_nothing_else() {
 fn nobody_is_bound_who_is_the_plugin_itself() {
     let binding = "create rbac.authorization.k8s.io rolebindings n/-";
     let with = |subject: &str| {
-        judge(binding, Change::Object(&format!(r#"{{"metadata": {{"name": "b"}}, "subjects": [{subject}]}}"#)))
+        judge(binding, Change::Fields(&format!(r#"{{"metadata": {{"name": "b"}}, "subjects": [{subject}]}}"#)))
     };
     for (subject, found) in [
         (r#"{"kind": "ServiceAccount", "name": "p", "namespace": "plugins"}"#, "denied"),
@@ -304,9 +317,9 @@ fn nobody_is_bound_who_is_the_plugin_itself() {
         assert_eq!(judge(other, Change::Steps(copied)), "fine", "{other}");
     }
     let own = r#"{"metadata": {"name": "operetta:p"}, "rules": []}"#;
-    assert_eq!(judge("create rbac.authorization.k8s.io clusterroles -", Change::Object(own)), "denied");
+    assert_eq!(judge("create rbac.authorization.k8s.io clusterroles -", Change::Fields(own)), "denied");
     let account = |place: &str| {
-        judge(&format!("create core serviceaccounts {place}/-"), Change::Object(r#"{"metadata": {"name": "p"}}"#))
+        judge(&format!("create core serviceaccounts {place}/-"), Change::Fields(r#"{"metadata": {"name": "p"}}"#))
     };
     assert_eq!((account("plugins"), account("n")), ("denied", "fine"));
 }
@@ -317,31 +330,31 @@ fn no_secret_becomes_a_token_of_an_account_beside_its_own() {
     let step = r#"[{"op": "add", "path": "/metadata/annotations/kubernetes.io~1service-account.name", "value": "p"}]"#;
     let escaped = token.replace("service", "\\u0073ervice");
     for text in [token, &escaped] {
-        assert_eq!(judge("create core secrets plugins/-", Change::Object(text)), "denied");
-        assert_eq!(judge("patch core secrets plugins/s", Change::Object(text)), "denied");
-        assert_eq!(judge("create core secrets n/-", Change::Object(text)), "fine");
+        assert_eq!(judge("create core secrets plugins/-", Change::Fields(text)), "denied");
+        assert_eq!(judge("patch core secrets plugins/s", Change::Fields(text)), "denied");
+        assert_eq!(judge("create core secrets n/-", Change::Fields(text)), "fine");
     }
     assert_eq!(judge("patch core secrets plugins/s", Change::Steps(step)), "denied");
     let other = r#"{"metadata": {"name": "s"}, "stringData": {"note": "of the service-account", "u": "\u00e4"}}"#;
-    assert_eq!(judge("create core secrets plugins/-", Change::Object(other)), "fine");
+    assert_eq!(judge("create core secrets plugins/-", Change::Fields(other)), "fine");
 }
 
 #[test]
 fn what_an_object_carries_is_nothing_new_and_the_rest_says_what_it_lacks() {
     let access = "patch core configmaps/status n/c";
     let text = format!(r#"{{"metadata": {{"ownerReferences": [{OWNER}], "finalizers": ["g"]}}}}"#);
-    let left = |there: &str| {
-        let mut claims = asked(access, |access| bounds().claims(access, Change::Object(&text))).unwrap();
-        claims.allow_what_is_there(&there.replace("OWNER", OWNER));
+    let left = |known: &str| {
+        let mut claims = claims(access, Change::Fields(&text)).unwrap();
+        claims.allow_what_is_there(&there(&known.replace("OWNER", OWNER)));
         asked(access, |access| claims.check(access)).map_err(|denial| denial.to_string())
     };
     let carried = r#"{"metadata": {"ownerReferences": [OWNER], "finalizers": ["g"]}, "data": {}}"#;
     assert_eq!(left(carried), Ok(()));
     // The owner in another version of its group is the same one; under another name it is not, and would not be found.
     assert_eq!(left(&carried.replace("OWNER", &OWNER.replace("/v1\"", "/v2\""))), Ok(()));
-    let all_known = |steps: &str, there: &str| {
-        let mut claims = asked(access, |access| bounds().claims(access, Change::Steps(steps))).unwrap();
-        claims.allow_what_is_there(there);
+    let all_known = |steps: &str, known: &str| {
+        let mut claims = claims(access, Change::Steps(steps)).unwrap();
+        claims.allow_what_is_there(&there(known));
         claims.is_empty()
     };
     let add = format!(r#"[{{"op": "add", "path": "/metadata/ownerReferences", "value": [{OWNER}]}}]"#);
@@ -363,4 +376,224 @@ fn what_an_object_carries_is_nothing_new_and_the_rest_says_what_it_lacks() {
     }
     let denied = left(&carried.replace("\"g\"", "\"other\"")).unwrap_err();
     assert!(denied.contains("with the finalizer g is refused") && denied.contains("Controller::finalizer"), "{denied}");
+}
+
+/// What is left to deny of a write to an object that is there, with the words of the denial.
+fn left(access: &str, change: Change<'_>, known: &There) -> Result<(), String> {
+    let mut claims = claims(access, change).unwrap();
+    claims.allow_what_is_there(known);
+    asked(access, |access| claims.check(access)).map_err(|denial| denial.to_string())
+}
+
+#[test]
+fn no_write_drops_an_annotation_of_the_hosts_with_all_that_lies_around_it() {
+    let thing = "update x.example.com things n/t";
+    let paused = there(r#"{"metadata": {"annotations": {"a": "b", "operetta.dev/paused": "x"}}}"#);
+    let free = there(r#"{"metadata": {"annotations": {"a": "b", "demo.operetta.dev/paused": "x"}}}"#);
+    let as_read = r#"{"operetta.dev/paused": "x", "mine": "y"}"#;
+    let of = |annotations: &str| format!(r#"{{"metadata": {{"resourceVersion": "7", "annotations": {annotations}}}}}"#);
+    let (kept, other) = (of(as_read), of(r#"{"operetta.dev/whatever": "x"}"#));
+    let (none, null) = (of("{}"), of("null"));
+    let op = |op: &str, path: &str, value: &str| format!(r#"{{"op": "{op}", "path": "{path}", "value": {value}}}"#);
+    let steps = |steps: &[String]| format!("[{}]", steps.join(","));
+    let all = "/metadata/annotations";
+    let key = "/metadata/annotations/operetta.dev~1paused";
+    let remove = |path: &str| format!(r#"{{"op": "remove", "path": "{path}"}}"#);
+    let moved = |from: &str| format!(r#"{{"op": "move", "from": "{from}", "path": "/spec/free"}}"#);
+    let patches: Vec<(String, bool)> = vec![
+        (steps(&[op("add", "/spec/size", "1")]), false),
+        (steps(&[op("add", "/metadata/labels/a", "\"b\""), remove("/metadata/annotations/a")]), false),
+        (steps(&[op("test", all, "null"), remove("/metadata/annotationsz"), remove("/spec/metadata")]), false),
+        (steps(&[remove(all)]), true),
+        (steps(&[remove("/metadata")]), true),
+        (steps(&[remove("")]), true),
+        (steps(&[moved(all)]), true),
+        (steps(&[moved("/metadata")]), true),
+        (steps(&[moved(key)]), true),
+        (steps(&[op("replace", all, "null")]), true),
+        (steps(&[op("add", all, "{}")]), true),
+        (steps(&[op("replace", all, r#"{"mine": "y"}"#)]), true),
+        (steps(&[op("replace", all, as_read)]), false),
+        (steps(&[op("replace", "/metadata", &format!(r#"{{"annotations": {as_read}}}"#))]), false),
+        (steps(&[op("replace", "/metadata", "{}")]), true),
+        (steps(&[op("replace", "", &kept)]), false),
+        (steps(&[op("replace", "", "{}")]), true),
+        // What comes after counts, and what came before is gone.
+        (steps(&[remove(all), op("add", all, as_read)]), false),
+        (steps(&[remove(all), op("add", all, "{}"), op("add", key, "\"x\"")]), false),
+        (steps(&[op("replace", all, as_read), remove(all)]), true),
+        (steps(&[op("add", key, "\"x\""), op("replace", all, "{}")]), true),
+        (steps(&[op("replace", all, as_read), remove(key)]), true),
+    ];
+    let mut writes: Vec<(Change<'_>, bool)> = vec![
+        (Change::Whole(&kept), false),
+        (Change::Whole(&none), true),
+        (Change::Whole(&null), true),
+        (Change::Whole(&other), true),
+        (Change::Whole(r#"{"spec": {"template": {"metadata": {"annotations": {"operetta.dev/paused": "x"}}}}}"#), true),
+        (Change::Whole("{}"), true),
+        (Change::Whole(r#"{"metadata": null}"#), true),
+        (Change::Merge(&none), false),
+        (Change::Merge(&null), true),
+        (Change::Merge(r#"{"metadata": {"\u0061nnotations": null}}"#), true),
+        (Change::Merge(r#"{"metadata": null}"#), true),
+        (Change::Merge(r#"{"\u006detadata": null}"#), true),
+        (Change::Merge(r#"{"metadata": {"labels": null, "annotations": {"a": null}}, "spec": null}"#), false),
+        (Change::Merge(r#"{"spec": {"metadata": null, "annotations": null}}"#), false),
+        // What is left out of an apply, or is null there, stays where others wrote it.
+        (Change::Fields(&none), false),
+        (Change::Fields(&null), false),
+    ];
+    writes.extend(patches.iter().map(|(text, denied)| (Change::Steps(text), *denied)));
+    for (change, denied) in writes {
+        let on_paused = left(thing, change, &paused);
+        assert_eq!(on_paused.is_err(), denied, "{change:?}: {on_paused:?}");
+        if let Err(why) = on_paused {
+            assert!(why.contains("the annotation operetta.dev/"), "{change:?}: {why}");
+            assert!(why.contains("leave the annotation as it is: add none, and write back what was read"), "{why}");
+        }
+    }
+    // Where there is none, nobody notices, and of what is not there nothing is taken.
+    for known in [&free, &There::Nothing] {
+        for (text, _) in &patches {
+            if !text.contains("operetta.dev") {
+                assert_eq!(left(thing, Change::Steps(text), known), Ok(()), "{text}");
+            }
+        }
+        for change in [Change::Whole(&none), Change::Whole("{}"), Change::Merge(&null)] {
+            assert_eq!(left(thing, change, known), Ok(()), "{change:?}");
+        }
+    }
+    // Where nobody can say, nothing is taken.
+    for change in [Change::Whole(&none), Change::Whole("{}"), Change::Merge(&null), Change::Steps(&patches[3].0)] {
+        let why = left(thing, change, &There::Unseen).unwrap_err();
+        assert!(why.contains("nobody can say") && why.contains("whatever is granted"), "{change:?}: {why}");
+    }
+    assert_eq!(left(thing, Change::Merge(&none), &There::Unseen), Ok(()));
+    // A part of the object has its metadata, but for a scale, which has its own; and what is made takes nothing away.
+    let part = |part: &str| left(&format!("update apps deployments/{part} n/d"), Change::Whole("{}"), &paused);
+    assert!(part("status").is_err() && part("scale").is_ok());
+    assert!(
+        asked("create core configmaps n/-", |access| bounds().claims(access, Change::Fields("{}"))).unwrap().is_empty()
+    );
+}
+
+#[test]
+fn what_takes_all_annotations_away_is_held_to_the_version_that_was_looked_at_or_looks_again() {
+    let newer = |change: Change<'_>, seen: Option<&str>| {
+        let claims = asked("update x.example.com things n/t", |access| bounds().claims(access, change)).unwrap();
+        let seen = seen.map(|version| Meta { resource_version: version.into(), ..Meta::default() });
+        claims.need_newer(seen.as_ref())
+    };
+    let of = |version: &str| format!(r#"{{"metadata": {{"resourceVersion": {version}}}}}"#);
+    assert!(!newer(Change::Whole(&of("\"7\"")), Some("7")));
+    for (text, seen) in [
+        (of("\"7\""), Some("8")),
+        (of("\"7\""), None),
+        (of("\"\""), Some("8")),
+        (of("null"), Some("")),
+        (of("null"), None),
+        ("{}".into(), Some("7")),
+        // Said twice, or within something else as well, it is none.
+        (r#"{"metadata": {"resourceVersion": "8"}, "spec": {"resourceVersion": "7"}}"#.into(), Some("7")),
+        (r#"{"metadata": {"resourceVersion": "7", "resourceVersion": "8"}}"#.into(), Some("7")),
+    ] {
+        assert!(newer(Change::Whole(&text), seen), "{text} {seen:?}");
+    }
+    assert!(newer(Change::Merge(r#"{"metadata": {"resourceVersion": "8", "annotations": null}}"#), Some("7")));
+    assert!(newer(Change::Steps(r#"[{"op": "remove", "path": "/metadata/annotations"}]"#), Some("7")));
+    // The rest is as good as what is there.
+    assert!(!newer(Change::Merge(r#"{"metadata": {"finalizers": ["g"]}}"#), Some("7")));
+    assert!(!newer(Change::Fields(r#"{"metadata": {"finalizers": ["g"]}}"#), None));
+}
+
+#[test]
+fn a_glance_is_enough_for_what_most_writes_say() {
+    let at_most =
+        |change| asked("update apps deployments n/d", |access| bounds().claims(access, change).unwrap().are_at_most());
+    let owned = format!(r#"{{"metadata": {{"ownerReferences" : [{OWNER}], "name": "d"}}, "a\nb": "\"\\"}}"#);
+    for change in [Change::Fields(&owned), Change::Merge(&owned), Change::Whole(&owned), Change::Whole("{}")] {
+        assert!(at_most(change), "{change:?}");
+    }
+    for text in [
+        r#"{"metadata": {"annotations": {"operetta.dev/paused": "x"}}}"#,
+        r#"{"a": "\u0061"}"#,
+        r#"{"a": "finalizers"}"#,
+        r#"{"metadata": {"finalizers": []}, "spec": {"finalizers": []}}"#,
+    ] {
+        assert!(!at_most(Change::Fields(text)), "{text}");
+    }
+    assert!(!at_most(Change::Merge(r#"{"a": null}"#)) && at_most(Change::Fields(r#"{"a": null}"#)));
+}
+
+/// JSON as nobody writes it: keys twice, letters in escapes, the names that bounds ask for at any depth and in any type.
+fn texts() -> impl Strategy<Value = String> {
+    const WORDS: [&str; 9] = [
+        "metadata",
+        "ownerReferences",
+        "finalizers",
+        "annotations",
+        "resourceVersion",
+        "operetta.dev/paused",
+        "spec",
+        "x",
+        "uid",
+    ];
+    let word = (prop::sample::select(&WORDS[..]), 0..12_usize, 0..12_usize).prop_map(|(word, how, at)| match how {
+        0 => format!(
+            "\"{}\\u{:04x}{}\"",
+            &word[..at % word.len()],
+            word.as_bytes()[at % word.len()],
+            &word[at % word.len() + 1..]
+        ),
+        1 => format!("\"\\\"{word}\""),
+        2 => format!("\"{word}\\\"\""),
+        3 => format!("\"{word}\\\\\""),
+        4 => format!("\"{}\"", word.replace('/', "\\/")),
+        _ => format!("\"{word}\""),
+    });
+    let owner = word.clone().prop_map(|uid| format!(r#"[{{"uid":{uid},"finalizers":["x"]}}]"#));
+    let leaf = prop_oneof![Just("null".to_owned()), Just("1".to_owned()), word.clone(), owner];
+    let map = move |value: BoxedStrategy<String>| {
+        let pair = (word.clone(), prop::sample::select(vec![":", " : ", ":\n"]), value);
+        prop::collection::vec(pair.prop_map(|(key, colon, value)| format!("{key}{colon}{value}")), 0..5)
+            .prop_map(|pairs| format!("{{{}}}", pairs.join(",")))
+    };
+    let within = map.clone();
+    let value = leaf.prop_recursive(4, 24, 4, move |inner| {
+        let list = prop::collection::vec(inner.clone(), 0..3).prop_map(|items| format!("[{}]", items.join(",")));
+        prop_oneof![list, within(inner.boxed())]
+    });
+    let metadata = map(value.clone().boxed()).prop_map(|fields| format!(r#"{{"metadata":{fields}}}"#));
+    prop_oneof![map(value.boxed()), metadata]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    /// Compared with what is sent: the text as serde reads it, the last of two fields that are called the same.
+    #[test]
+    fn a_glance_misses_nothing_that_is_sent(text in texts()) {
+        let Ok(sent) = serde_json::from_str::<Value>(&text) else { panic!("{text}") };
+        for change in [Change::Fields(&text), Change::Merge(&text), Change::Whole(&text)] {
+            let Some(most) = change.glance() else { continue };
+            let list = |field: &str| sent["metadata"][field].as_array().cloned().unwrap_or_default();
+            for owner in list("ownerReferences") {
+                let owner = owner.to_string();
+                prop_assert!(most.owners.contains(&serde_json::from_str(&owner).unwrap()), "{text}: {owner}");
+            }
+            for finalizer in list("finalizers") {
+                prop_assert!(most.finalizers.contains(&finalizer.as_str().unwrap().to_owned()), "{text}: {finalizer}");
+            }
+            let annotations = sent["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+            prop_assert!(annotations.keys().all(|key| !key.starts_with("operetta.dev/")), "{text}");
+            if let Change::Merge(_) = change {
+                let null = |value: Option<&Value>| value.is_some_and(Value::is_null);
+                prop_assert!(!null(sent.get("metadata")) && !null(sent["metadata"].get("annotations")), "{text}");
+            }
+            if let (Some(version), Change::Whole(_)) = (sent["metadata"]["resourceVersion"].as_str(), change) {
+                prop_assert!(most.version.is_none_or(|most| most == version), "{text}");
+            }
+        }
+    }
 }

@@ -1,22 +1,33 @@
 //! What a write says of an object, as far as [`super::Bounds`] ask: its name, its owners, its finalizers, its annotations that are the host's affair, and whom a binding binds.
 //!
-//! Most writes say nothing of these, which a glance at the text shows. The others are read into types that take each field once, so that what is judged is what the API server reads.
+//! - **A glance** finds the fields by their names, wherever they stand, and reads nothing else: what a text says at most. Most writes say nothing of them, or only what is allowed.
+//! - **The others are read** into types that take each field once, so that what is judged is what the API server reads.
 
-use std::fmt;
+use std::{borrow::Cow, fmt, sync::LazyLock};
 
+use memchr::{memchr, memmem::Finder};
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, MapAccess, Visitor},
+    de::{MapAccess, Visitor},
 };
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
-use crate::{annotation, name::ServiceAccount};
+use crate::{
+    annotation,
+    cache::{self, group_of},
+    grant::same,
+    name::ServiceAccount,
+};
 
 /// The text of a write.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
-    /// An object, or those fields of it that change.
-    Object(&'a str),
+    /// Fields of an object; those that are there and not named stay.
+    Fields(&'a str),
+    /// The same, and null takes away what is there (RFC 7386).
+    Merge(&'a str),
+    /// An object that takes the place of the one that is there.
+    Whole(&'a str),
     /// Steps of RFC 6902.
     Steps(&'a str),
 }
@@ -24,11 +35,15 @@ pub enum Change<'a> {
 /// An owner reference.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Owner {
-    api_version: String,
-    kind: String,
-    name: String,
-    uid: String,
+pub struct Owner<'a> {
+    #[serde(borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
 }
 
 /// Whom a binding binds.
@@ -42,32 +57,70 @@ pub struct Subject {
 
 /// What a write says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct Written<'a> {
     pub name: Option<String>,
-    pub owners: Vec<Owner>,
+    /// Which version of the object it was made from.
+    pub version: Option<Cow<'a, str>>,
+    pub owners: Vec<Owner<'a>>,
     pub finalizers: Vec<String>,
     /// Those whose key begins with [`annotation::PREFIX`]; of one that is taken away the value is null, as it is of one whose value is not seen.
     pub annotations: Vec<(String, Value)>,
+    /// All other annotations go: all but those from this place on.
+    pub swept: Option<usize>,
     pub subjects: Vec<Subject>,
 }
 
-/// What a text with one of the host's annotations holds: their prefix without the slash, which JSON may write as `\/`.
-const ANNOTATIONS: &str = "operetta.dev";
+/// A name as it stands in a text without letters in escapes.
+type Name = LazyLock<Finder<'static>>;
+
+/// How each of the host's annotations begins; the slash JSON may write as `\/`.
+static ANNOTATION: Name = Name::new(|| Finder::new("\"operetta.dev"));
+static OWNERS: Name = Name::new(|| Finder::new("\"ownerReferences\""));
+static FINALIZERS: Name = Name::new(|| Finder::new("\"finalizers\""));
+static VERSION: Name = Name::new(|| Finder::new("\"resourceVersion\""));
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Object {
-    metadata: Option<Metadata>,
+struct Object<'a> {
+    #[serde(borrow)]
+    metadata: Given<Metadata<'a>>,
     subjects: Option<Vec<Subject>>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Metadata {
+struct Metadata<'a> {
     name: Option<String>,
-    owner_references: Option<Vec<Owner>>,
+    #[serde(borrow)]
+    resource_version: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    owner_references: Option<Vec<Owner<'a>>>,
     finalizers: Option<Vec<String>>,
-    annotations: Option<Annotations>,
+    annotations: Given<Annotations>,
+}
+
+/// A field, where null is not the same as nothing.
+#[derive(Default)]
+enum Given<T> {
+    #[default]
+    Nothing,
+    Null,
+    Value(T),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Option::deserialize(deserializer).map(|value| value.map_or(Self::Null, Self::Value))
+    }
+}
+
+impl<T: Default> Given<T> {
+    fn or_default(self) -> T {
+        match self {
+            Self::Value(value) => value,
+            Self::Nothing | Self::Null => T::default(),
+        }
+    }
 }
 
 /// All of them, also where a key comes twice, so that none hides behind another.
@@ -99,41 +152,70 @@ impl<'de> Visitor<'de> for Pairs {
 }
 
 #[derive(Deserialize)]
-struct Step {
-    op: String,
-    path: String,
-    #[serde(default)]
-    from: String,
-    #[serde(default)]
-    value: Value,
+struct Step<'a> {
+    #[serde(borrow)]
+    op: Cow<'a, str>,
+    #[serde(borrow)]
+    path: Cow<'a, str>,
+    #[serde(borrow, default)]
+    from: Cow<'a, str>,
+    /// None where it is null, too.
+    #[serde(borrow, default)]
+    value: Option<&'a RawValue>,
 }
 
-/// Whether the text can hold a word: as it is, or in the escapes of JSON, which no encoder uses for letters.
-fn may_hold(text: &str, words: &[&str]) -> bool {
-    words.iter().any(|word| text.contains(word)) || text.contains("\\u")
+/// Whether the text may have letters in the escapes of JSON, where no encoder has any.
+fn has_escapes(text: &str) -> bool {
+    memchr(b'\\', text.as_bytes()).is_some() && text.contains("\\u")
 }
 
-fn typed<T: DeserializeOwned>(value: Value) -> Result<T, String> {
-    serde_json::from_value(value).map_err(|error| error.to_string())
+fn typed<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// The value of the only field of this name in a text without letters in escapes, at whatever depth; the default where there is none. None where the name stands there more than once, or as
+/// something else.
+fn sole<'a, T: Deserialize<'a> + Default>(text: &'a str, name: &Name) -> Option<T> {
+    let Some(at) = name.find(text.as_bytes()) else { return Some(T::default()) };
+    let value = text.get(at + name.needle().len()..)?.trim_start().strip_prefix(':')?;
+    let once = name.find(value.as_bytes()).is_none();
+    once.then(|| T::deserialize(&mut serde_json::Deserializer::from_str(value)).ok())?
 }
 
 impl<'a> Change<'a> {
     /// All of it.
     pub fn text(self) -> &'a str {
-        let (Self::Object(text) | Self::Steps(text)) = self;
+        let (Self::Fields(text) | Self::Merge(text) | Self::Whole(text) | Self::Steps(text)) = self;
         text
     }
 
-    /// Whether it certainly says nothing of owners, finalizers and the host's annotations.
-    pub fn says_nothing(self) -> bool {
-        // A step may copy what it does not name.
-        matches!(self, Self::Object(text) if !may_hold(text, &["ownerReferences", "finalizers", ANNOTATIONS]))
+    /// What it says at most of owners, finalizers and annotations: besides those of the object itself, those of what the object holds within. None where only reading tells.
+    pub fn glance(self) -> Option<Written<'a>> {
+        let text = self.text();
+        let swept = match self {
+            // A step may copy what it does not name.
+            Self::Steps(_) => return None,
+            // It may take all annotations away at once.
+            Self::Merge(_) if text.contains("null") => return None,
+            Self::Merge(_) | Self::Fields(_) => None,
+            Self::Whole(_) => Some(0),
+        };
+        if has_escapes(text) || ANNOTATION.find(text.as_bytes()).is_some() {
+            return None;
+        }
+        Some(Written {
+            version: swept.and_then(|_| sole::<Option<&str>>(text, &VERSION).flatten().map(Cow::Borrowed)),
+            owners: sole::<Option<_>>(text, &OWNERS)?.unwrap_or_default(),
+            finalizers: sole::<Option<_>>(text, &FINALIZERS)?.unwrap_or_default(),
+            swept,
+            ..Written::default()
+        })
     }
 
     /// Whether it may be about a Secret that is a service account's token.
     pub fn mentions_token(self) -> bool {
         let text = self.text();
-        may_hold(text, &["service-account"])
+        (text.contains("service-account") || has_escapes(text))
             && serde_json::from_str(text).map_or(true, |value: Value| holds(&value, "kubernetes.io/service-account"))
     }
 
@@ -141,23 +223,36 @@ impl<'a> Change<'a> {
     ///
     /// # Errors
     /// It is no such text.
-    pub fn read(self) -> Result<Written, String> {
+    pub fn read(self) -> Result<Written<'a>, String> {
+        let mut written = Written::default();
         match self {
-            Self::Object(text) => {
-                let object = serde_json::from_str(text).map_err(|error| error.to_string())?;
-                Ok(Written::default().object(object))
+            Self::Fields(text) => written.object(typed(text)?),
+            Self::Merge(text) => {
+                let object: Object = typed(text)?;
+                if matches!(&object.metadata, Given::Null | Given::Value(Metadata { annotations: Given::Null, .. })) {
+                    written.sweep();
+                }
+                written.object(object);
+            }
+            Self::Whole(text) => {
+                written.sweep();
+                written.object(typed(text)?);
             }
             Self::Steps(text) => {
-                let steps: Vec<Step> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-                steps.into_iter().try_fold(Written::default(), Written::step)
+                for step in typed::<Vec<Step>>(text)? {
+                    written.step(&step)?;
+                }
             }
         }
+        Ok(written)
     }
 }
 
 /// The parts of a JSON pointer.
-fn pointer(path: &str) -> Vec<String> {
-    path.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect()
+fn pointer(path: &str) -> Vec<Cow<'_, str>> {
+    let unescaped = |part: &str| part.replace("~1", "/").replace("~0", "~");
+    let part = |part| if str::contains(part, '~') { Cow::Owned(unescaped(part)) } else { Cow::Borrowed(part) };
+    path.split('/').skip(1).map(part).collect()
 }
 
 /// Whether some text in it has the word, as itself or within a JSON pointer.
@@ -171,54 +266,66 @@ fn holds(value: &Value, word: &str) -> bool {
     }
 }
 
-impl Written {
-    fn object(mut self, object: Object) -> Self {
+impl<'a> Written<'a> {
+    fn object(&mut self, object: Object<'a>) {
         self.subjects.extend(object.subjects.into_iter().flatten());
-        self.metadata(object.metadata.unwrap_or_default())
+        self.metadata(object.metadata.or_default());
     }
 
-    fn metadata(mut self, metadata: Metadata) -> Self {
-        self.name = metadata.name.or(self.name);
+    fn metadata(&mut self, metadata: Metadata<'a>) {
+        self.name = metadata.name.or(self.name.take());
+        self.version = metadata.resource_version.or(self.version.take());
         self.owners.extend(metadata.owner_references.into_iter().flatten());
         self.finalizers.extend(metadata.finalizers.into_iter().flatten());
-        self.annotate(metadata.annotations.unwrap_or_default());
-        self
+        self.annotate(metadata.annotations.or_default());
     }
 
     fn annotate(&mut self, Annotations(all): Annotations) {
         self.annotations.extend(all.into_iter().filter(|(key, _)| key.starts_with(annotation::PREFIX)));
     }
 
+    /// All annotations are taken away, or exchanged for those that come next.
+    fn sweep(&mut self) {
+        self.swept = Some(self.annotations.len());
+    }
+
     /// What a step takes away.
     fn removal(&mut self, path: &str) {
-        if let [metadata, annotations, key, ..] = pointer(path).as_slice()
-            && metadata == "metadata"
-            && annotations == "annotations"
-        {
-            self.annotate(Annotations(vec![(key.clone(), Value::Null)]));
+        match pointer(path).iter().map(AsRef::as_ref).collect::<Vec<_>>().as_slice() {
+            [] | ["metadata"] | ["metadata", "annotations"] => self.sweep(),
+            ["metadata", "annotations", key, ..] => {
+                self.annotate(Annotations(vec![((*key).to_owned(), Value::Null)]));
+            }
+            _ => {}
         }
     }
 
     /// Of what cannot be seen, an owner, a finalizer, an annotation or a subject is kept that is nobody's, and so is allowed to nobody.
-    fn step(mut self, step: Step) -> Result<Self, String> {
+    fn step(&mut self, step: &Step<'a>) -> Result<(), String> {
         let path = pointer(&step.path);
-        let path: Vec<_> = path.iter().map(String::as_str).collect();
-        let value = match step.op.as_str() {
-            "test" => return Ok(self),
+        let path: Vec<_> = path.iter().map(AsRef::as_ref).collect();
+        let value = match &*step.op {
+            "test" => return Ok(()),
             "remove" => {
                 self.removal(&step.path);
-                return Ok(self);
+                return Ok(());
             }
             "move" => {
                 self.removal(&step.from);
                 None
             }
             "copy" => None,
-            _ => Some(step.value),
+            _ => Some(step.value.map_or("null", RawValue::get)),
         };
         match (path.as_slice(), value) {
-            ([], Some(value)) => return Ok(self.object(typed(value)?)),
-            (["metadata"], Some(value)) => return Ok(self.metadata(typed(value)?)),
+            ([], Some(value)) => {
+                self.sweep();
+                self.object(typed(value)?);
+            }
+            (["metadata"], Some(value)) => {
+                self.sweep();
+                self.metadata(typed(value)?);
+            }
             (["metadata", "ownerReferences"], Some(value)) => self.owners.extend(typed::<Vec<_>>(value)?),
             (["metadata", "ownerReferences", _], Some(value)) => self.owners.push(typed(value)?),
             (["metadata", "ownerReferences", ..], _) => self.owners.push(Owner::default()),
@@ -226,11 +333,13 @@ impl Written {
             (["metadata", "finalizers", _], Some(value)) => self.finalizers.push(typed(value)?),
             (["metadata", "finalizers", ..], _) => self.finalizers.push(String::new()),
             (["metadata", "annotations"], Some(value)) => {
+                self.sweep();
                 self.annotate(typed::<Option<Annotations>>(value)?.unwrap_or_default());
             }
             (["metadata", "annotations"], None) => self.annotations.push((String::new(), Value::Null)),
             (["metadata", "annotations", key, ..], value) => {
-                self.annotate(Annotations(vec![((*key).to_owned(), value.unwrap_or_default())]));
+                let value = value.map_or(Ok(Value::Null), typed)?;
+                self.annotate(Annotations(vec![((*key).to_owned(), value)]));
             }
             (["subjects"], Some(value)) => self.subjects.extend(typed::<Vec<_>>(value)?),
             (["subjects", _], Some(value)) => self.subjects.push(typed(value)?),
@@ -243,17 +352,18 @@ impl Written {
             }
             _ => {}
         }
-        Ok(self)
+        Ok(())
     }
 }
 
-impl Owner {
-    /// Whether both lead to one object; the API server may serve it in another version.
-    pub fn is(&self, other: &Self) -> bool {
-        let group =
-            |owner: &Self| owner.api_version.split_once('/').map_or_else(String::new, |(group, _)| group.to_owned());
-        let named = |owner: &Self| [&owner.kind, &owner.name, &owner.uid].map(Clone::clone);
-        !self.uid.is_empty() && group(self) == group(other) && named(self) == named(other)
+impl Owner<'_> {
+    /// Whether it leads to this one; the API server may serve that in another version.
+    pub fn is(&self, there: &cache::Owner) -> bool {
+        !self.uid.is_empty()
+            && self.uid == there.uid
+            && self.name == there.name
+            && self.kind == there.kind
+            && same(group_of(&self.api_version), &there.group)
     }
 
     /// Its kind, for people.

@@ -42,6 +42,10 @@ pub(super) struct Fake {
     pub refusal: Mutex<Option<ApiError>>,
     /// What exists.
     pub object: Mutex<Option<String>>,
+    /// What exists where the cache has not seen it yet.
+    pub newer: Mutex<Option<String>>,
+    /// Whether the account may not look at it.
+    pub hidden: bool,
     /// Bytes of each object of a list.
     pub objects: Vec<usize>,
     /// And more objects of it.
@@ -72,11 +76,15 @@ impl Fake {
 
 #[async_trait]
 impl Kubernetes for Fake {
-    async fn get(&self, _: &Caller, _: &Resource, key: &ObjectKey, _: bool) -> Result<Arc<str>, ApiError> {
-        self.note("get");
-        let object = self.object.lock().unwrap().clone();
+    async fn get(&self, _: &Caller, _: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<Cached>, ApiError> {
+        self.note(if live { "get live" } else { "get" });
+        let newer = self.newer.lock().unwrap().clone().filter(|_| live);
+        let object = newer.or_else(|| self.object.lock().unwrap().clone());
+        if self.hidden {
+            return Err(ApiError::Forbidden("cannot get".into()));
+        }
         if self.exists {
-            Ok(object.unwrap_or_else(|| "{}".to_owned()).into())
+            Ok(Arc::new(Cached::read(object.unwrap_or_else(|| "{}".to_owned()).into())))
         } else {
             Err(ApiError::NotFound(key.to_string()))
         }
@@ -450,7 +458,11 @@ async fn what_a_plugin_made_it_may_apply_again_and_nothing_else_gets_an_owner_of
         let said = refused.to_string();
         assert!(said.contains("with a new owner of kind") && said.contains("verbs: [\"delete\"]"), "{said}");
     }
-    assert!(fake.reached.lock().unwrap().iter().all(|call| call == "get"), "{:?}", fake.reached.lock().unwrap());
+    assert!(
+        fake.reached.lock().unwrap().iter().all(|call| call.starts_with("get")),
+        "{:?}",
+        fake.reached.lock().unwrap()
+    );
     assert_eq!(fake.denied.lock().unwrap().len(), 5);
     // It is new, or carries that owner.
     effects.create(&pods(), key().namespace.as_ref(), owned()).await.unwrap();
@@ -521,13 +533,78 @@ async fn a_finalizer_that_nobody_declared_stays_only_where_it_is() {
 }
 
 #[tokio::test]
+async fn a_pause_is_dropped_by_no_write_and_nobody_else_notices() {
+    let of = |version: &str, annotations: &str| {
+        format!(r#"{{"metadata":{{"name":"x","resourceVersion":"{version}","annotations":{annotations}}}}}"#)
+    };
+    let (free, paused) = (of("7", "{}"), of("8", r#"{"operetta.dev/paused":"x"}"#));
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (effects, _) = effects(&fake, Policy { grants: rules(&["create", "update", "patch"]), ..Policy::default() });
+    let reached = || std::mem::take(&mut *fake.reached.lock().unwrap());
+    let replace = async |object: &str| effects.replace(&pods(), &key(), None, object.into()).await.map(drop);
+    let merge = async |patch: &str| effects.patch(&pods(), &key(), None, Patch::Merge(patch.into())).await.map(drop);
+    let steps = async |patch: &str| effects.patch(&pods(), &key(), None, Patch::Json(patch.into())).await.map(drop);
+    let (null, remove) =
+        (r#"{"metadata":{"annotations":null}}"#, r#"[{"op":"remove","path":"/metadata/annotations"}]"#);
+    let denied = |ended: Result<(), ApiError>, words: &str| {
+        assert!(matches!(&ended, Err(ApiError::Denied(why)) if why.contains(words)), "{ended:?}");
+    };
+
+    *fake.object.lock().unwrap() = Some(free.clone());
+    replace(&free).await.unwrap();
+    assert_eq!(reached(), ["get", "replace"], "of the version that is there, and so the API server sees to the rest");
+    merge(null).await.unwrap();
+    steps(remove).await.unwrap();
+    assert_eq!(reached(), ["get", "get live", "patch", "get", "get live", "patch"], "no version holds it");
+
+    // A person has paused it, which the cache does not know yet.
+    *fake.newer.lock().unwrap() = Some(paused.clone());
+    for object in [&of("8", "{}"), &of("9", "{}"), &of("0", "{}"), "{}"] {
+        denied(replace(object).await, "without the annotation operetta.dev/paused is refused, whatever is granted");
+        assert_eq!(reached(), ["get", "get live"], "{object}");
+    }
+    for ended in [merge(null).await, merge(r#"{"metadata":null}"#).await, steps(remove).await] {
+        denied(ended, "write back what was read, or use patch");
+    }
+    assert!(!reached().contains(&"patch".to_owned()));
+    // With the version that has none, it is the API server that refuses.
+    replace(&free).await.unwrap();
+
+    *fake.object.lock().unwrap() = Some(paused.clone());
+    reached();
+    replace(&paused).await.unwrap();
+    merge(r#"{"metadata":{"annotations":{"mine":"x"},"labels":null}}"#).await.unwrap();
+    assert_eq!(reached(), ["get", "replace", "patch"]);
+    denied(replace(&paused.replace("\"x\"}", "\"y\"}")).await, "with the annotation operetta.dev/paused is refused");
+    let told = fake.denied.lock().unwrap().len();
+    assert_eq!(told, 4 + 3 + 1);
+}
+
+#[tokio::test]
+async fn what_the_account_may_not_look_at_it_does_not_replace() {
+    let fake = Arc::new(Fake { exists: true, hidden: true, ..Fake::default() });
+    let (effects, _) = effects(&fake, Policy { grants: rules(&["create", "update", "patch"]), ..Policy::default() });
+    let scale = "scale".parse().unwrap();
+    let denied = effects.replace(&pods(), &key(), None, "{}".into()).await.unwrap_err();
+    assert!(matches!(&denied, ApiError::Denied(why) if why.contains("nobody can say")), "{denied}");
+    assert!(!fake.reached.lock().unwrap().contains(&"replace".to_owned()));
+    effects.patch(&pods(), &key(), None, Patch::Merge("{}".into())).await.unwrap();
+    assert!(
+        effects
+            .replace(&pods(), &key(), Some(&scale), "{}".into())
+            .await
+            .is_err_and(|e| !e.to_string().contains("nobody"))
+    );
+}
+
+#[tokio::test]
 async fn a_patch_that_means_two_things_reaches_nobody() {
     let fake = Arc::new(Fake::default());
     let (effects, _) = effects(&fake, Policy { grants: rules(&["*"]), ..Policy::default() });
     let twice = r#"{"metadata":{"finalizers":["f"]},"metadata":{}}"#.to_owned();
     let refused = effects.patch(&pods(), &key(), None, Patch::Merge(twice)).await.unwrap_err();
     assert!(matches!(&refused, ApiError::Invalid(why) if why.contains("duplicate field")), "{refused}");
-    assert!(fake.reached.lock().unwrap().is_empty());
+    assert_eq!(*fake.reached.lock().unwrap(), ["get"]);
 }
 
 #[tokio::test]
