@@ -669,7 +669,7 @@ impl Dispatcher {
             cause: job.cause,
         };
         let result = version.reconciler.reconcile(request, effects.clone()).await;
-        (result, effects.steps())
+        (effects.concluded(result), effects.steps())
     }
 }
 

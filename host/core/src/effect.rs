@@ -30,6 +30,7 @@ use crate::{
         ApiError, Caller, Channels, DeleteOptions, Event, Kubernetes, Level, ListOptions, Log, Page, Patch, Written,
         database::Databases,
     },
+    reconcile::{Failure, Outcome},
     resource::{ObjectKey, Resource},
 };
 use tally::{Counted, Held, Line, Tally, TooFast};
@@ -135,6 +136,22 @@ impl Effects {
     /// A setting, as it was when the reconcile began.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.settings.get(name).map(String::as_str)
+    }
+
+    /// How the reconcile ended, with the limits that it met in the words of a failure: of some of them a plugin learns nothing but to come again later, and says so.
+    pub fn concluded(&self, result: Result<Outcome, Failure>) -> Result<Outcome, Failure> {
+        let met = self.tally.met();
+        let with = |text: String| {
+            let field = |limit: &Limit| limit.field().map_or_else(String::new, |field| format!(" (limits.{field})"));
+            let limits: Vec<_> = met.iter().map(|limit| format!("{limit}{}", field(limit))).collect();
+            if limits.is_empty() { text } else { format!("{text}; it met limits: {}", limits.join(", ")) }
+        };
+        result.map_err(|failure| match failure {
+            Failure::Retryable(text) => Failure::Retryable(with(text)),
+            Failure::Terminal(text) => Failure::Terminal(with(text)),
+            // The others are limits themselves, or none of the plugin's affairs.
+            other => other,
+        })
     }
 
     /// What the writes so far did to which objects; the first of them, where there are many.
@@ -618,6 +635,8 @@ fn cut(text: &str, room: usize) -> (String, bool) {
     (clean, true)
 }
 
+#[cfg(test)]
+mod bounds_tests;
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]

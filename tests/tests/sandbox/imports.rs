@@ -122,7 +122,7 @@ async fn every_error_arrives_as_its_own_case() {
         ("too-large", r#"TooLarge("why")"#),
     ] {
         for command in ["get", "patch", "replace", "delete"] {
-            let (answer, _) = ask(&plugin, command, json!({"name": name})).await;
+            let (answer, _) = ask(&plugin, command, json!({"name": name, "body": {}})).await;
             // What may not be looked at may not be replaced.
             let case = if (command, name) == ("replace", "forbidden") { "nobody can say" } else { case };
             assert!(answer.contains(case), "{command}: {answer} lacks {case}");

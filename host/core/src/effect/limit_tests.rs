@@ -139,6 +139,28 @@ async fn a_list_is_cut_into_pages_that_fit() {
 }
 
 #[tokio::test]
+async fn a_failed_reconcile_names_the_limits_that_it_met_even_where_its_plugin_was_told_to_come_again() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits { event_rate: 1, write_rate: 1, ..Limits::default() });
+    let failed = |failure: Failure| effects.concluded(Err(failure)).unwrap_err().to_string();
+    assert_eq!(failed(Failure::Retryable("not now".into())), "not now");
+    for _ in 0..2 {
+        let _ = effects.publish(event()).await;
+    }
+    assert_eq!(
+        failed(Failure::Retryable("not now".into())),
+        "not now; it met limits: event_rate (limits.eventsPerMinute)"
+    );
+    for _ in 0..2 {
+        let _ = effects.patch(&pods(), &key(), None, Patch::Merge("{}".into())).await;
+    }
+    let both = "event_rate (limits.eventsPerMinute), write_rate (limits.writesPerObjectPerMinute)";
+    assert_eq!(failed(Failure::Terminal("no".into())), format!("terminal: no; it met limits: {both}"));
+    assert_eq!(failed(Failure::Trap("oh".into())), "the plugin trapped: oh");
+    assert_eq!(effects.concluded(Ok(Outcome::AwaitChange)), Ok(Outcome::AwaitChange));
+}
+
+#[tokio::test]
 async fn what_was_cut_off_a_page_counts_as_well() {
     let fake = fake(&[30, 30, 30, 30]);
     let effects = limited(&fake, Limits { message: 100, traffic: 419, ..Limits::default() });

@@ -1,7 +1,7 @@
 //! What one reconcile has used so far, held to its limits; and what all reconciles of a plugin use together.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     hash::{BuildHasher as _, RandomState},
     sync::{
         Arc, Mutex, PoisonError,
@@ -156,6 +156,7 @@ pub(super) struct Tally {
     refused: AtomicU64,
     rates: Arc<Rates>,
     exceeded: OnExceeded,
+    met: Mutex<BTreeSet<Limit>>,
 }
 
 fn whole(bytes: usize) -> u64 {
@@ -187,12 +188,23 @@ impl Tally {
             refused: AtomicU64::new(0),
             rates,
             exceeded,
+            met: Mutex::default(),
         }
+    }
+
+    fn meet(&self, limit: Limit) {
+        (self.exceeded)(limit);
+        self.met.lock().unwrap_or_else(PoisonError::into_inner).insert(limit);
+    }
+
+    /// The limits that were met so far.
+    pub fn met(&self) -> BTreeSet<Limit> {
+        self.met.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Counts a limit that is met.
     pub fn exceed(&self, limit: Limit, what: impl Into<String>) -> Exceeded {
-        (self.exceeded)(limit);
+        self.meet(limit);
         Exceeded { limit, what: what.into() }
     }
 
@@ -312,7 +324,7 @@ impl Tally {
     }
 
     fn too_fast(&self, limit: Limit, after: Empty, what: impl FnOnce() -> String) -> TooFast {
-        (self.exceeded)(limit);
+        self.meet(limit);
         let first = self.refused.fetch_add(1, Ordering::Relaxed) == 0;
         TooFast { after, first: first.then(|| Exceeded { limit, what: what() }) }
     }
@@ -321,14 +333,14 @@ impl Tally {
     pub fn line(&self) -> Line {
         let before = self.lines.fetch_add(1, Ordering::Relaxed);
         if before >= self.limits.log_lines {
-            (self.exceeded)(Limit::LogLines);
+            self.meet(Limit::LogLines);
             return if before == self.limits.log_lines { Line::FirstOver } else { Line::LeftOut };
         }
         if self.rates.log.take(self.limits.log_rate).is_ok() {
             return Line::Kept(self.rates.left_out.swap(0, Ordering::Relaxed));
         }
         self.rates.left_out.fetch_add(1, Ordering::Relaxed);
-        (self.exceeded)(Limit::LogRate);
+        self.meet(Limit::LogRate);
         Line::LeftOut
     }
 }

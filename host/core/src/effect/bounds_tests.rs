@@ -1,0 +1,168 @@
+//! What no grant allows is refused at the door: strangers' owners and finalizers, and what people told the host.
+
+use super::{tests::*, *};
+use crate::grant::Rule;
+
+/// What an operator does with the objects that it makes.
+fn owned() -> String {
+    r#"{"metadata":{"ownerReferences":[{"apiVersion":"x.example.com/v1","kind":"Thing","name":"t","uid":"u"}]}}"#.into()
+}
+
+#[tokio::test]
+async fn what_a_plugin_made_it_may_apply_again_and_nothing_else_gets_an_owner_of_its_choice() {
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (effects, policy) =
+        effects(&fake, Policy { grants: rules(&["patch", "create", "update"]), ..Policy::default() });
+    let steps = || r#"[{"op":"add","path":"/metadata/ownerReferences/-","value":{"uid":"u"}}]"#.to_owned();
+    let applied = async || effects.patch(&pods(), &key(), None, Patch::Apply(owned())).await;
+    let ways = async || {
+        [
+            applied().await,
+            effects.patch(&pods(), &key(), None, Patch::Merge(owned())).await,
+            effects.patch(&pods(), &key(), None, Patch::Json(steps())).await,
+            effects.patch(&pods(), &key(), Some(&"status".parse().unwrap()), Patch::Merge(owned())).await,
+            effects.replace(&pods(), &key(), None, owned()).await,
+        ]
+    };
+    for refused in ways().await.map(Result::unwrap_err).into_iter().filter(|e| !e.to_string().contains("pods/status")) {
+        let said = refused.to_string();
+        assert!(said.contains("with a new owner of kind") && said.contains("verbs: [\"delete\"]"), "{said}");
+    }
+    assert!(
+        fake.reached.lock().unwrap().iter().all(|call| call.starts_with("get")),
+        "{:?}",
+        fake.reached.lock().unwrap()
+    );
+    assert_eq!(fake.denied.lock().unwrap().len(), 5);
+    // It is new, or carries that owner.
+    effects.create(&pods(), key().namespace.as_ref(), owned()).await.unwrap();
+    *fake.object.lock().unwrap() = Some(owned());
+    applied().await.unwrap();
+    // Whoever may delete it may have it deleted.
+    *fake.object.lock().unwrap() = None;
+    policy.store(Arc::new(Policy { grants: rules(&["patch", "create", "delete"]), ..Policy::default() }));
+    fake.reached.lock().unwrap().clear();
+    applied().await.unwrap();
+    assert_eq!(*fake.reached.lock().unwrap(), ["patch"], "nothing is read for it");
+    // It is the object that goes with its owner, whichever part of it the write is about.
+    let status = async |deletes: &str| {
+        let rule = |resource: &str, verb: &str| Rule {
+            resources: vec![resource.into()],
+            verbs: vec![verb.into()],
+            ..rules(&[]).rules.iter().next().unwrap().clone()
+        };
+        let rules = vec![rule("pods/status", "patch"), rule(deletes, "delete")].into();
+        policy.store(Arc::new(Policy { grants: Grants { rules, ..Grants::default() }, ..Policy::default() }));
+        effects.patch(&pods(), &key(), Some(&"status".parse().unwrap()), Patch::Merge(owned())).await
+    };
+    assert!(status("pods").await.is_ok());
+    assert!(matches!(status("pods/status").await, Err(ApiError::Denied(_))));
+}
+
+#[tokio::test]
+async fn what_writes_did_is_told_of_the_first_and_of_none_that_changed_nothing() {
+    let written = async |free: bool, writes: usize| {
+        let fake = Arc::new(Fake { exists: true, free, ..Fake::default() });
+        let (effects, _) = effects(&fake, Policy { grants: rules(&["patch"]), ..Policy::default() });
+        for _ in 0..writes {
+            effects.patch(&pods(), &key(), None, Patch::Merge("{}".into())).await.unwrap();
+        }
+        let steps = effects.steps();
+        assert!(steps.iter().all(|step| step.key == key() && step.resource == pods()));
+        steps.len()
+    };
+    assert_eq!(written(false, MOST_STEPS - 1).await, MOST_STEPS - 1);
+    assert_eq!(written(false, MOST_STEPS + 1).await, MOST_STEPS);
+    assert_eq!(written(true, 3).await, 0);
+}
+
+#[tokio::test]
+async fn an_object_that_is_not_there_is_made_with_its_owner() {
+    let fake = Arc::new(Fake::default());
+    let (effects, policy) = effects(&fake, Policy { grants: rules(&["patch", "create"]), ..Policy::default() });
+    effects.patch(&pods(), &key(), None, Patch::Apply(owned())).await.unwrap();
+    assert_eq!(*fake.reached.lock().unwrap(), ["get", "patch"]);
+    policy.store(Arc::new(Policy { grants: rules(&["patch"]), ..Policy::default() }));
+    let denied = effects.patch(&pods(), &key(), None, Patch::Apply(owned())).await.unwrap_err();
+    assert!(denied.to_string().contains("create pods"), "{denied}");
+}
+
+#[tokio::test]
+async fn a_finalizer_that_nobody_declared_stays_only_where_it_is() {
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (effects, _) = effects(&fake, Policy { grants: rules(&["*"]), ..Policy::default() });
+    let held = || r#"{"metadata":{"finalizers":["x.example.com/f"]}}"#.to_owned();
+    let denied = effects.create(&pods(), key().namespace.as_ref(), held()).await.unwrap_err();
+    assert!(
+        denied.to_string().contains("with the finalizer x.example.com/f is refused, whatever is granted"),
+        "{denied}"
+    );
+    assert!(matches!(effects.replace(&pods(), &key(), None, held()).await, Err(ApiError::Denied(_))));
+    *fake.object.lock().unwrap() = Some(held());
+    effects.replace(&pods(), &key(), None, held()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pause_is_dropped_by_no_write_and_nobody_else_notices() {
+    let of = |version: &str, annotations: &str| {
+        format!(r#"{{"metadata":{{"name":"x","resourceVersion":"{version}","annotations":{annotations}}}}}"#)
+    };
+    let (free, paused) = (of("7", "{}"), of("8", r#"{"operetta.dev/paused":"x"}"#));
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (effects, _) = effects(&fake, Policy { grants: rules(&["create", "update", "patch"]), ..Policy::default() });
+    let reached = || std::mem::take(&mut *fake.reached.lock().unwrap());
+    let replace = async |object: &str| effects.replace(&pods(), &key(), None, object.into()).await.map(drop);
+    let merge = async |patch: &str| effects.patch(&pods(), &key(), None, Patch::Merge(patch.into())).await.map(drop);
+    let steps = async |patch: &str| effects.patch(&pods(), &key(), None, Patch::Json(patch.into())).await.map(drop);
+    let (null, remove) =
+        (r#"{"metadata":{"annotations":null}}"#, r#"[{"op":"remove","path":"/metadata/annotations"}]"#);
+    let denied = |ended: Result<(), ApiError>, words: &str| {
+        assert!(matches!(&ended, Err(ApiError::Denied(why)) if why.contains(words)), "{ended:?}");
+    };
+
+    *fake.object.lock().unwrap() = Some(free.clone());
+    replace(&free).await.unwrap();
+    assert_eq!(reached(), ["get", "replace"], "of the version that is there, and so the API server sees to the rest");
+    merge(null).await.unwrap();
+    steps(remove).await.unwrap();
+    assert_eq!(reached(), ["get", "get live", "patch", "get", "get live", "patch"], "no version holds it");
+
+    // A person has paused it, which the cache does not know yet.
+    *fake.newer.lock().unwrap() = Some(paused.clone());
+    for object in [&of("8", "{}"), &of("9", "{}"), &of("0", "{}"), "{}"] {
+        denied(replace(object).await, "without the annotation operetta.dev/paused is refused, whatever is granted");
+        assert_eq!(reached(), ["get", "get live"], "{object}");
+    }
+    for ended in [merge(null).await, merge(r#"{"metadata":null}"#).await, steps(remove).await] {
+        denied(ended, "write back what was read, or use patch");
+    }
+    assert!(!reached().contains(&"patch".to_owned()));
+    // With the version that has none, it is the API server that refuses.
+    replace(&free).await.unwrap();
+
+    *fake.object.lock().unwrap() = Some(paused.clone());
+    reached();
+    replace(&paused).await.unwrap();
+    merge(r#"{"metadata":{"annotations":{"mine":"x"},"labels":null}}"#).await.unwrap();
+    assert_eq!(reached(), ["get", "replace", "patch"]);
+    denied(replace(&paused.replace("\"x\"}", "\"y\"}")).await, "with the annotation operetta.dev/paused is refused");
+    let told = fake.denied.lock().unwrap().len();
+    assert_eq!(told, 4 + 3 + 1);
+}
+
+#[tokio::test]
+async fn what_the_account_may_not_look_at_it_does_not_replace() {
+    let fake = Arc::new(Fake { exists: true, hidden: true, ..Fake::default() });
+    let (effects, _) = effects(&fake, Policy { grants: rules(&["create", "update", "patch"]), ..Policy::default() });
+    let scale = "scale".parse().unwrap();
+    let denied = effects.replace(&pods(), &key(), None, "{}".into()).await.unwrap_err();
+    assert!(matches!(&denied, ApiError::Denied(why) if why.contains("nobody can say")), "{denied}");
+    assert!(!fake.reached.lock().unwrap().contains(&"replace".to_owned()));
+    effects.patch(&pods(), &key(), None, Patch::Merge("{}".into())).await.unwrap();
+    assert!(
+        effects
+            .replace(&pods(), &key(), Some(&scale), "{}".into())
+            .await
+            .is_err_and(|e| !e.to_string().contains("nobody"))
+    );
+}
