@@ -69,13 +69,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Lets reconciles do only what these grants allow as well, from their next effect on.
-    pub fn narrow(&self, within: Option<Arc<Grants>>) {
+    /// Lets reconciles do only what these grants allow as well, from their next effect on, and only in these namespaces; answers whether these are others than before.
+    pub fn narrow(&self, grants: Option<Arc<Grants>>, scope: Option<Scope>) -> bool {
         let mut policy = Policy::clone(&self.policy.load());
-        if policy.grants.within != within {
-            policy.grants.within = within;
-            self.policy.store(Arc::new(policy));
-        }
+        policy.grants.within = grants;
+        let moved = policy.bounds.narrow(scope);
+        self.policy.store(Arc::new(policy));
+        moved
     }
 
     /// From now on this runs. What waits for a place under the version before goes on under this one.
@@ -548,7 +548,8 @@ impl Dispatcher {
         let version = self.shared.version.load_full();
         // Whatever woke it; when a person lets it go on, or the plugin is not to go after all, that wakes it again.
         let drained = version.mode == Mode::Drain && !self.holders.is_leaving(&job.key);
-        if !version.scope.contains(job.key.namespace.as_ref())
+        let namespace = job.key.namespace.as_ref();
+        if !(version.scope.contains(namespace) && self.shared.policy.load().bounds.contains(namespace))
             || self.is_hidden(&job.key)
             || self.paused.contains(&job.key)
             || drained

@@ -224,8 +224,8 @@ struct Arriving {
 enum Step {
     /// Nothing: all is as it should be, or it cannot be used.
     Stay,
-    /// The same, but for what these do not grant.
-    Narrow(Option<Arc<Grants>>),
+    /// The same, but for what these do not grant, and outside of these namespaces.
+    Narrow(Option<Arc<Grants>>, Option<Scope>),
     /// This version, ready to run.
     Exchange(Box<Prepared>),
     /// The same, in another mode.

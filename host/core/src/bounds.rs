@@ -60,6 +60,8 @@ struct Plugin {
     /// What its roles and bindings are called.
     role: String,
     scope: Scope,
+    /// A document that is not taken took the rest away.
+    within: Option<Scope>,
     /// By group and plural.
     finalizers: BTreeMap<(String, String), BTreeSet<String>>,
 }
@@ -137,7 +139,19 @@ impl Bounds {
             let kind = (controller.primary.group().to_owned(), controller.primary.resource().to_owned());
             finalizers.entry(kind).or_default().extend(controller.finalizers.iter().cloned());
         }
-        Self(Some(Plugin { account: account.clone(), role: Self::role(plugin), scope: scope.clone(), finalizers }))
+        let (account, role, scope) = (account.clone(), Self::role(plugin), scope.clone());
+        Self(Some(Plugin { account, role, scope, within: None, finalizers }))
+    }
+
+    /// Within these namespaces as well, though the ports reach further. Answers whether that is new.
+    pub fn narrow(&mut self, within: Option<Scope>) -> bool {
+        let Some(plugin) = &mut self.0 else { return false };
+        std::mem::replace(&mut plugin.within, within) != plugin.within
+    }
+
+    /// Whether objects of this namespace are the plugin's to see.
+    pub fn contains(&self, namespace: Option<&Namespace>) -> bool {
+        self.0.as_ref().is_none_or(|plugin| plugin.contains(namespace))
     }
 
     /// Whether a request lies within, as far as its target says.
@@ -234,10 +248,14 @@ impl Bounds {
 }
 
 impl Plugin {
+    fn contains(&self, namespace: Option<&Namespace>) -> bool {
+        self.scope.contains(namespace) && self.within.as_ref().is_none_or(|within| within.contains(namespace))
+    }
+
     fn check_scope(&self, access: &Access<'_>) -> Result<(), Denial> {
-        // A list of everything is one of the plugin's namespaces.
+        // A list of everything is one of the plugin's namespaces, as far as the ports know them.
         let everywhere = access.namespace.is_none() && matches!(access.verb, Verb::List | Verb::Watch);
-        if everywhere || self.scope.contains(access.namespace) {
+        if self.contains(access.namespace) || everywhere && self.within.is_none() {
             return Ok(());
         }
         let place = match access.namespace.map(Namespace::as_str) {

@@ -8,6 +8,7 @@ use operetta_cluster::plugins::PartError;
 use operetta_core::{
     aside::Aside,
     bounds::Bounds,
+    cache::Scope,
     effect::{Policy, Ports},
     grant::{Grants, Remedy},
     manifest::Manifest,
@@ -57,7 +58,10 @@ impl Plugin {
             }
         };
         match self.weigh(wasm, &document, object, since).await {
-            (Step::Stay, problem) => (Step::Narrow(self.withdrawn(&document.spec)), problem),
+            (Step::Stay, problem) => {
+                let (grants, scope) = self.withdrawn(&document.spec);
+                (Step::Narrow(grants, scope), problem)
+            }
             other => other,
         }
     }
@@ -261,10 +265,12 @@ impl Plugin {
         })))
     }
 
-    /// What a document leaves of the grants of what runs, where it does not come into force itself: what it takes away is gone at once, and what it grants in addition has to wait.
-    fn withdrawn(&self, spec: &PluginSpec) -> Option<Arc<Grants>> {
-        let running = self.running.as_ref()?;
-        (spec.grants != running.spec.grants).then(|| Arc::new(spec.policy().grants))
+    /// What a document leaves of the grants of what runs, where it does not come into force itself: what it takes away is gone at once, and what it grants in addition has to wait. The same of the namespaces.
+    fn withdrawn(&self, spec: &PluginSpec) -> (Option<Arc<Grants>>, Option<Scope>) {
+        let Some(running) = &self.running else { return (None, None) };
+        let grants = (spec.grants != running.spec.grants).then(|| Arc::new(spec.policy().grants));
+        let scope = (spec.scope() != running.spec.scope()).then(|| spec.scope());
+        (grants, scope)
     }
 
     fn check_file_source(&self, source: Option<&Source>) -> Result<(), Problem> {

@@ -14,9 +14,11 @@ impl Plugin {
         let was_suspended = self.suspended.take();
         match step {
             Step::Stay => {}
-            Step::Narrow(within) => {
-                if let Some(running) = &self.running {
-                    running.shared.narrow(within);
+            Step::Narrow(grants, scope) => {
+                if let Some(running) = &self.running
+                    && running.shared.narrow(grants, scope)
+                {
+                    running.controllers.values().for_each(Controller::look_at_all);
                 }
             }
             Step::Exchange(prepared) => {

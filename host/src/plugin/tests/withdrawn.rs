@@ -1,5 +1,7 @@
 //! Grants that are taken away from what runs.
 
+use operetta_core::resource::ObjectKey;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -76,4 +78,48 @@ async fn a_grant_is_gone_even_where_the_document_that_takes_it_away_is_not_taken
         eventually("the good document holds", || seat.status.borrow().problem.is_none()).await;
         assert!(!denied().await);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_is_a_namespace() {
+    let stage = Stage::new();
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    stage.world.apply(&things(), "a");
+    stage.runs.count(1).await;
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let tell = answers.clone();
+    stage.runs.act(move |_, effects| {
+        let tell = tell.clone();
+        async move {
+            let other = ObjectKey::parse(Some("other"), "b").unwrap();
+            for key in [&other, &key("a")] {
+                let got = effects.get(&things(), key, false).await;
+                tell.lock().unwrap().push(matches!(got, Err(ApiError::Denied(why)) if why.contains("spec.namespaces")));
+            }
+            let all = effects.list(&things(), &ListOptions::default()).await;
+            tell.lock().unwrap().push(matches!(all, Err(ApiError::Denied(_))));
+            Ok(Outcome::AwaitChange)
+        }
+    });
+    stage.world.apply(&things(), "a");
+    stage.runs.count(2).await;
+    assert_eq!(std::mem::take(&mut *answers.lock().unwrap()), [false, false, false]);
+    seat.put(&version("1"), &json!({"namespaces": ["n"]}));
+    seat.problem("its controllers need what is not granted").await;
+    seat.put(&broken(), &granted_and(&json!({"namespaces": ["n"]})));
+    seat.problem("demo.wasm").await;
+    stage.world.apply_with(&things(), "other", "b", json!({}));
+    stage.world.apply(&things(), "a");
+    stage.runs.until("the one that it still sees", |runs| runs.len() == 3).await;
+    assert_eq!(stage.runs.all()[2].key, key("a"));
+    assert_eq!(std::mem::take(&mut *answers.lock().unwrap()), [true, false, true]);
+    // And back again.
+    seat.put(&broken(), &granted());
+    stage
+        .runs
+        .until("what was out of sight is looked at", |runs| {
+            runs.iter().any(|run| run.key.namespace == Namespace::parse("other").ok())
+        })
+        .await;
 }
