@@ -157,6 +157,12 @@ async fn answers_and_times_are_limited_and_what_is_cut_off_is_cancelled() {
     assert!(matches!(&error, SqlError::TooLarge(why) if why.contains("10 rows")), "{error}");
     let error = pools.query(&scene.name, ask("SELECT repeat('x', 20000)", vec![])).await.unwrap_err();
     assert!(matches!(&error, SqlError::TooLarge(why) if why.contains("10000 bytes")), "{error}");
+    // A value has eight bytes beside its text.
+    for (sql, rows) in [("SELECT generate_series(1, 10)", 10), ("SELECT repeat('x', 9992)", 1)] {
+        assert_eq!(pools.query(&scene.name, ask(sql, vec![])).await.unwrap().rows.len(), rows);
+    }
+    let error = pools.query(&scene.name, ask("SELECT repeat('x', 9993)", vec![])).await.unwrap_err();
+    assert!(matches!(error, SqlError::TooLarge(_)), "{error}");
     let short = |sql| SqlStatement { deadline: Duration::from_millis(300), ..ask(sql, vec![]) };
     let began = Instant::now();
     let error = pools.query(&scene.name, short("SELECT pg_sleep(60)")).await.unwrap_err();

@@ -149,13 +149,37 @@ fn tidy(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{ERROR, one_line, tidy};
+    use super::*;
 
     #[test]
     fn an_error_is_one_line_of_text_whatever_it_repeats() {
         assert_eq!(one_line("bad magic [\n    0x0,\n]"), "bad magic [ 0x0, ]");
         assert_eq!(one_line("import `\u{1b}[2J\0`"), "import `\\u{1b}[2J\\u{0}`");
         assert!(one_line(&"x".repeat(100_000)).len() < ERROR + 4);
+    }
+
+    #[test]
+    fn each_error_is_the_fault_that_it_tells_of() {
+        let trap = |text: &str| Fault::Trap(text.to_owned());
+        for (error, fault) in [
+            (wasmtime::Error::from(CpuLimit), Fault::Cpu),
+            (Trap::StackOverflow.into(), Fault::Stack("at ".into())),
+            (Trap::IntegerDivisionByZero.into(), trap("wasm trap: integer divide by zero")),
+            (I32Exit(3).into(), trap("it called exit(3)")),
+            (NotWhileDescribing.into(), trap("it called an import; `manifest` may call none")),
+            // Words of a limit that are not all there.
+            (wasmtime::Error::msg("an unhandled case"), trap("an unhandled case")),
+            (wasmtime::Error::msg("a limit of some kind"), trap("a limit of some kind")),
+        ] {
+            assert_eq!(Fault::from(error), fault);
+        }
+        let limit = |error: wasmtime::Error| match Fault::from(error) {
+            Fault::Limit(exceeded) => exceeded.limit,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(limit(wasmtime::Error::msg("the limit of component handles")), Limit::Handles);
+        assert_eq!(limit(ResourceTableError::Full.into()), Limit::Handles);
+        assert_eq!(limit(wasmtime::Error::msg("too much was allocated for hostcalls")), Limit::Message);
     }
 
     #[test]

@@ -1,6 +1,12 @@
 //! Credentials of channels against a server that asks for them: TLS with roots of one's own, certificates of the caller, tokens, and what happens when they change.
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use operetta_api::{FromKey, FromSecret, FromTlsSecret, KeyRef};
 use operetta_core::name::{ConfigKey, ConfigName};
@@ -23,6 +29,8 @@ use crate::testing::{Drawer, ear};
 struct Guarded {
     port: u16,
     token: Arc<Mutex<&'static str>>,
+    /// Calls that it decided about.
+    asked: Arc<AtomicUsize>,
     _server: AbortOnDropHandle<()>,
 }
 
@@ -38,8 +46,10 @@ async fn guarded(own: &CertifiedKey<KeyPair>, client: Option<&CertifiedKey<KeyPa
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let token = Arc::new(Mutex::new(""));
-    let wanted = token.clone();
+    let (wanted, asked) = (token.clone(), Arc::new(AtomicUsize::new(0)));
+    let counted = asked.clone();
     let check = move |request: Request<()>| {
+        counted.fetch_add(1, Ordering::Relaxed);
         let wanted = *wanted.lock().unwrap();
         let shown: Vec<_> =
             request.metadata().get_all("authorization").iter().map(|value| value.to_str().unwrap()).collect();
@@ -53,7 +63,7 @@ async fn guarded(own: &CertifiedKey<KeyPair>, client: Option<&CertifiedKey<KeyPa
     let echo = Echo { waiting: tokio::sync::watch::channel(0).0 };
     let server = Server::builder().tls_config(tls).unwrap().add_service(InterceptedService::new(echo, check));
     let serve = async { server.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap() };
-    Guarded { port, token, _server: AbortOnDropHandle::new(tokio::spawn(serve)) }
+    Guarded { port, token, asked, _server: AbortOnDropHandle::new(tokio::spawn(serve)) }
 }
 
 fn key(name: &str, key: &str) -> KeyRef {
@@ -130,12 +140,13 @@ async fn a_token_goes_with_each_call_and_a_new_one_is_tried_at_once_when_the_old
     echo(&channels).await.unwrap();
     // What was given up stays refused, and is not read again for each call.
     *server.token.lock().unwrap() = "third";
-    let reads = drawer.reads();
+    let (reads, asked) = (drawer.reads(), server.asked.load(Ordering::Relaxed));
     for _ in 0..20 {
         let status = echo(&channels).await.unwrap_err();
         assert!(status.code == 16 && !status.message.contains("second"), "{status:?}");
     }
     assert!(drawer.reads() - reads <= 4, "{}", drawer.reads() - reads);
+    assert_eq!(server.asked.load(Ordering::Relaxed) - asked, 20, "nor is anything called twice for it");
     drawer.put("shop", "token", "third");
     // A stream that is refused has the next call read it.
     let until_renewed = async {

@@ -144,6 +144,7 @@ impl Echo {
                 let response = http::Response::builder().header("content-type", "application/grpc");
                 response.body(Body::new(StreamBody::new(frames).boxed_unsync())).unwrap()
             }
+            "/test.Echo/GiveUp" => Status::cancelled("no time").into_http(),
             _ => Status::unimplemented("no such method").into_http(),
         }
     }
@@ -300,6 +301,9 @@ async fn a_failure_keeps_its_code_text_details_and_metadata() {
     assert_eq!(value(&status.metadata, "x-hint"), [b"later"]);
     let status = scene.unary(call("Nothing"), b"").await.unwrap_err();
     assert_eq!((status.code, status.message.as_str()), (12, "no such method"));
+    // That is the service's own word, and not about the deadline.
+    let status = scene.unary(call("GiveUp"), b"").await.unwrap_err();
+    assert_eq!((status.code, status.message.as_str()), (1, "no time"));
     let unknown = scene.channels.unary(&ChannelName::parse("other").unwrap(), call("Echo"), vec![]).await.unwrap_err();
     assert_eq!(unknown.code, 13);
 }
@@ -381,6 +385,30 @@ async fn a_stream_from_the_service_comes_whole_and_in_order() {
     let received: Vec<u8> = all(&*exchange).await.unwrap().concat();
     assert_eq!(received, bytes);
     assert_eq!(soon(exchange.receive(1)).await.unwrap(), Vec::<Vec<u8>>::new(), "and it stays ended");
+}
+
+#[tokio::test]
+async fn what_has_arrived_comes_together_and_not_more_than_one_message_may_have() {
+    let scene = scene().await;
+    let narrow = channels(&format!("http://{}", scene.at), 5).await;
+    // The most that came at once of 50 messages of a byte; who waits long enough gets all that may.
+    let most = async |channels: &GrpcChannels, limit: usize, wanted: usize| {
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let exchange = soon(channels.open(&channel(), call("Count"))).await.unwrap();
+            exchange.send(vec![0; 50]).await.unwrap();
+            exchange.half_close();
+            soon(exchange.receive(1)).await.unwrap();
+            tokio::time::sleep(pause).await;
+            let came = soon(exchange.receive(limit)).await.unwrap().len();
+            if came >= wanted || pause > SOON {
+                return came;
+            }
+            pause *= 2;
+        }
+    };
+    assert_eq!(most(&scene.channels, 3, 3).await, 3);
+    assert_eq!(most(&narrow, 100, 5).await, 5);
 }
 
 #[tokio::test]
@@ -475,5 +503,7 @@ async fn an_endpoint_that_is_none_is_named() {
         let vault: Arc<dyn Vault> = Drawer::new(&[]);
         let error = GrpcChannels::open(&[spec(endpoint)], 1, &vault, &ear().0).await.err().unwrap().to_string();
         assert!(error.contains("channel echo") && error.contains(endpoint), "{error}");
+        assert_eq!(GrpcChannels::check(&[spec(endpoint)]).unwrap_err().to_string(), error);
     }
+    GrpcChannels::check(&[spec("http://127.0.0.1:1")]).unwrap();
 }
