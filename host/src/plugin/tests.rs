@@ -375,7 +375,9 @@ async fn only_the_component_that_the_document_pins_runs() {
     let status = seat.problem("the document pins").await;
     assert!(status.problem.unwrap().to_string().starts_with("verify: demo.wasm is sha256:"), "the phase");
     assert_eq!((status.running, stage.components.loads()), (None, 0));
-    seat.put(&version("2"), &pinned(&version("2")));
+    let mut named = pinned(&version("2"));
+    named["source"] = json!({"file": "demo.wasm"});
+    seat.put(&version("2"), &named);
     seat.runs("2").await;
     // Neither the new component nor the one that runs is what this document wants: nothing changes.
     let mut elsewhere = pinned(&version("4"));

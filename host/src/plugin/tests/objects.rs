@@ -159,6 +159,19 @@ async fn a_plugin_that_drains_looks_only_after_what_is_being_deleted() {
     seat.entries.send_replace(of_object(file(&holding("1")), &release, object(3, true)));
     eventually("it is let go", || !stage.shelf.holds("u1")).await;
     assert_eq!(stage.world.finalizers(&things(), "stays"), json!(["other/one"]));
+    assert!(stage.runs.all().iter().all(|run| run.key == key("goes")), "the plugin's own clean-up is not asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_a_plugin_is_to_go_says_nothing_before_it_goes() {
+    for policy in ["Refuse", "Drain", "Release"] {
+        let stage = Stage::new();
+        let spec = granted_and(&json!({"deletionPolicy": policy}));
+        let mut seat = stage.plug_object(of_object(file(&holding("1")), &spec, object(1, false)));
+        seat.runs("1").await;
+        stage.world.apply(&things(), "a");
+        assert_eq!(stage.runs.count(1).await[0].key, key("a"));
+    }
 }
 
 #[tokio::test(start_paused = true)]
