@@ -139,7 +139,7 @@ fn of_fault(fault: &Fault) -> Exit {
     match fault {
         Fault::Answer { code, .. } => of_status(*code),
         Fault::Lost(_) | Fault::Unreachable(_) | Fault::Timeout => Exit::Unreachable,
-        Fault::TooLarge | Fault::Unsendable(_) | Fault::NoClient(_) | Fault::Garbled(_) => Exit::Other,
+        Fault::TooLarge | Fault::Busy(_) | Fault::Unsendable(_) | Fault::NoClient(_) | Fault::Garbled(_) => Exit::Other,
     }
 }
 

@@ -12,7 +12,9 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header::USER_AGENT};
+use http_body::Body as HttpBody;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{Builder, connect::HttpConnector},
@@ -29,7 +31,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::{
-    answer::{Answers, Measured, is_watch},
+    answer::{Answer, Answers, Purpose, is_watch, read},
     identity::Acting,
     request::{Fault, send},
 };
@@ -300,10 +302,11 @@ impl<S, B> Service<Request<Body>> for OnRuntime<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
-    B: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError> + Send,
     S::Error: Into<BoxError> + Send + 'static,
 {
-    type Response = Response<Measured<B>>;
+    type Response = Response<Answer<B>>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -313,12 +316,12 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (method, acting) = (request.method().clone(), request.extensions().get::<Acting>().cloned());
-        let streams = is_watch(request.uri());
+        let (streams, purpose) = (is_watch(request.uri()), request.extensions().get::<Purpose>().copied());
         let exchange = self.inner.call(request);
         let (observer, host, answers) = (self.observer.clone(), Arc::clone(&self.host), Arc::clone(&self.answers));
         let task = AbortOnDropHandle::new(self.runtime.spawn(async move {
             let turn = match &acting {
-                Some(Acting(plugin)) if !streams => Some(answers.turn(plugin).await),
+                Some(Acting(plugin)) if !streams => answers.turn(plugin, purpose).await?,
                 _ => None,
             };
             let answer = exchange.await;
@@ -326,10 +329,11 @@ where
                 let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
                 observer(&host, &method, status, acting.as_ref().map(|Acting(plugin)| plugin));
             }
-            let measured = |body| if streams { Measured::stream(body) } else { Measured::whole(body, turn) };
-            answer.map(|answer| answer.map(measured))
+            let (head, body) = answer.map_err(Into::into)?.into_parts();
+            let body = if streams { Answer::Stream(body) } else { read(body, turn).await?.among() };
+            Ok(Response::from_parts(head, body))
         }));
-        Box::pin(async move { task.await.map_err(BoxError::from)?.map_err(Into::into) })
+        Box::pin(async move { task.await.map_err(BoxError::from)? })
     }
 }
 

@@ -340,9 +340,10 @@ impl Kubernetes for PluginKubernetes {
         let kind = self.kind(&what, &event.resource, event.key.namespace.as_ref()).await?;
         let informer: Option<Arc<Informer>> =
             self.informers.covering(&self.actor, &event.resource, &Extent::from(&event.key));
-        let known = match informer.map(|i| i.get(&event.key)) {
+        let known = match informer.as_ref().map(|i| i.get(&event.key)) {
             Some(Reading::Known(entry)) => Some(entry),
-            _ => None,
+            // Which incarnation it is about, its metadata tell as well.
+            _ => informer.and_then(|i| i.outline(&event.key)),
         };
         let published = match self.identity.client(&self.actor).await {
             Ok(client) => self.events.publish(&client, caller, &event, &kind, known.as_ref()).await,

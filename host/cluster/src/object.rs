@@ -11,8 +11,11 @@ use operetta_core::{
     name::{FieldManager, NameError},
     resource::ObjectKey,
 };
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Value, value::RawValue};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json, value::RawValue};
+
+/// Bytes of the longest name that an object can have.
+const LONGEST_NAME: usize = 253;
 
 /// What is kept of an object.
 #[derive(Debug, Clone)]
@@ -44,12 +47,22 @@ impl Entry {
         self.cached.json.len().saturating_add(self.owned.as_ref().map_or(0, |owned| owned.len()))
     }
 
-    /// Of the object nothing but its metadata.
+    /// Of the object nothing but that by which changes are told.
     pub fn outline(self) -> Self {
-        let outline =
-            serde_json::from_str::<Outline<'_>>(&self.cached.json).and_then(|outline| serde_json::to_string(&outline));
-        let json = outline.unwrap_or_else(|_| "{}".to_owned()).into();
-        Self { cached: Arc::new(Cached { json, meta: self.cached.meta.clone() }), owned: None }
+        let object: Value = serde_json::from_str(&self.cached.json).unwrap_or_default();
+        let metadata = object.get("metadata");
+        let kept = |name: &str| metadata.and_then(|metadata| metadata.get(name)).cloned().unwrap_or_default();
+        let mut annotations = kept("annotations");
+        if let Some(annotations) = annotations.as_object_mut() {
+            // Longer ones name no object.
+            annotations.retain(|_, value| value.as_str().is_some_and(|value| value.len() <= LONGEST_NAME));
+        }
+        let outline = json!({
+            "apiVersion": object.get("apiVersion"), "kind": object.get("kind"),
+            "metadata": {"name": kept("name"), "namespace": kept("namespace"), "labels": kept("labels"), "annotations": annotations},
+        });
+        let cached = Cached { json: outline.to_string().into(), meta: self.cached.meta.clone() };
+        Self { cached: Arc::new(cached), owned: None }
     }
 
     /// The same of its text.
@@ -61,18 +74,6 @@ impl Entry {
             .map_err(|why| Unreadable::Text { name: Called::of(object).name.unwrap_or_default(), why })?;
         Ok(Self::of(value, api_version, kind)?)
     }
-}
-
-/// The parts of an object by which changes are told.
-#[derive(Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Outline<'a> {
-    #[serde(borrow)]
-    api_version: &'a RawValue,
-    #[serde(borrow)]
-    kind: &'a RawValue,
-    #[serde(borrow)]
-    metadata: &'a RawValue,
 }
 
 /// Of all managed fields those that plugins own by server-side apply.
@@ -111,6 +112,16 @@ impl<'de> Deserialize<'de> for Watched {
 }
 
 impl Watched {
+    /// Of an object whose text cannot be read all that is known of it.
+    ///
+    /// # Errors
+    /// Not even its name is.
+    pub fn unreadable(&self) -> Result<(ObjectKey, Entry), NameError> {
+        let ObjectMeta { name, namespace, resource_version, .. } = &self.meta;
+        let metadata = json!({"name": name, "namespace": namespace, "resourceVersion": resource_version});
+        Entry::of(json!({"metadata": metadata}), "", "")
+    }
+
     /// All of it; null where it is too deep.
     pub fn value(&self) -> Value {
         serde_json::from_str(self.object.get()).unwrap_or_default()

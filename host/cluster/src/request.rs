@@ -15,7 +15,7 @@ use operetta_core::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::answer::TooLarge;
+use crate::answer::{Busy, TooLarge};
 
 /// No answer within this time is a lost answer. The API server itself gives up after 60 s, and a reconcile after 30 unless told otherwise.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -49,6 +49,9 @@ pub enum Fault {
     /// An answer beyond [`crate::answer::MOST`].
     #[error("{}", crate::answer::TooLarge)]
     TooLarge,
+    /// Too many requests of its plugin are under way, so that this one was never sent.
+    #[error("{0}")]
+    Busy(String),
     /// Nothing that could be sent.
     #[error("cannot be sent: {0}")]
     Unsendable(String),
@@ -72,7 +75,7 @@ impl Fault {
         match self {
             Self::Answer { code, .. } => *code >= 500,
             Self::Lost(_) | Self::Timeout | Self::Garbled(_) | Self::TooLarge => true,
-            Self::Unreachable(_) | Self::Unsendable(_) | Self::NoClient(_) => false,
+            Self::Unreachable(_) | Self::Busy(_) | Self::Unsendable(_) | Self::NoClient(_) => false,
         }
     }
 
@@ -105,6 +108,7 @@ impl Fault {
             Self::Timeout => ApiError::Timeout(format!("{what}: {self}")),
             Self::TooLarge => ApiError::TooLarge(format!("{what}: {self}")),
             Self::NoClient(error) => error,
+            Self::Busy(_) => ApiError::TooManyRequests(None),
             Self::Unsendable(_) => ApiError::Invalid(format!("{what}: {self}")),
             Self::Lost(_) | Self::Unreachable(_) | Self::Garbled(_) => ApiError::Unavailable(format!("{what}: {self}")),
         }
@@ -151,14 +155,7 @@ pub async fn send_write(client: &Client, request: Request<Vec<u8>>) -> Result<(s
 async fn exchange(client: &Client, request: Request<Vec<u8>>) -> Result<(StatusCode, Bytes), Fault> {
     let answer = client.send(request.map(Body::from)).await.map_err(|error| unanswered(&error))?;
     let (head, body) = answer.into_parts();
-    let body = body.collect().await.map_err(|error| {
-        if causes(&error).any(|cause| cause.downcast_ref::<TooLarge>().is_some()) {
-            Fault::TooLarge
-        } else {
-            Fault::Lost(chain(&error))
-        }
-    })?;
-    let body = body.to_bytes();
+    let body = body.collect().await.map_err(|error| Fault::Lost(chain(&error)))?.to_bytes();
     if head.status.is_success() {
         return Ok((head.status, body));
     }
@@ -194,7 +191,15 @@ fn unanswered(error: &kube::Error) -> Fault {
             .downcast_ref::<hyper_util::client::legacy::Error>()
             .is_some_and(hyper_util::client::legacy::Error::is_connect)
     };
-    if causes(error).any(refused) { Fault::Unreachable(text) } else { Fault::Lost(text) }
+    if causes(error).any(refused) {
+        Fault::Unreachable(text)
+    } else if causes(error).any(|cause| cause.downcast_ref::<TooLarge>().is_some()) {
+        Fault::TooLarge
+    } else if let Some(busy) = causes(error).find_map(|cause| cause.downcast_ref::<Busy>()) {
+        Fault::Busy(busy.to_string())
+    } else {
+        Fault::Lost(text)
+    }
 }
 
 /// An error and what is behind it.

@@ -8,7 +8,10 @@ use operetta_core::{
 };
 use serde_json::{Value, json};
 
-use crate::request::{Fault, send_json};
+use crate::{
+    answer::Purpose,
+    request::{Fault, send_json},
+};
 
 /// A request as RBAC sees it. Group and resource may be `*`, for all of them; what is empty is not named.
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,9 +66,10 @@ impl<'a> Question<'a> {
             }
         };
         let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
-        let request = Request::post(format!("/apis/authorization.k8s.io/v1/{}s", kind.to_ascii_lowercase()))
+        let mut request = Request::post(format!("/apis/authorization.k8s.io/v1/{}s", kind.to_ascii_lowercase()))
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(review.to_string().into_bytes())?;
+        request.extensions_mut().insert(Purpose::Rights);
         let answer = send_json(client, request).await?;
         Ok(answer.pointer("/status/allowed").and_then(Value::as_bool) == Some(true))
     }

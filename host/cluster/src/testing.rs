@@ -15,7 +15,11 @@ use operetta_core::{
 };
 use serde_json::{Value, json};
 
-use crate::{Cluster, identity::Impersonation};
+use crate::{
+    Cluster,
+    answer::{Purpose, TooLarge},
+    identity::Impersonation,
+};
 
 /// A request as the API server saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +29,7 @@ pub struct Sent {
     pub query: String,
     pub user: Option<String>,
     pub impersonation: Vec<String>,
+    pub purpose: Option<Purpose>,
     pub body: String,
 }
 
@@ -135,12 +140,14 @@ impl FakeApi {
                 .map(ToString::to_string)
                 .filter(|n| n.starts_with("impersonate-"))
                 .collect(),
+            purpose: head.extensions.get::<Purpose>().copied(),
             body: String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap(),
         };
         self.state().sent.push(sent.clone());
         let (code, value) = match (self.answer)(&sent) {
-            // Two answers that no server gives: a lost connection, and silence.
+            // Three answers that no server gives: silence, more than is read, and a lost connection.
             Some((1, _)) => std::future::pending().await,
+            Some((2, _)) => return Err(kube::Error::Service(TooLarge.into())),
             Some((0, why)) => return Err(kube::Error::Service(why.to_string().into())),
             Some(answer) => answer,
             None if sent.is_watch() => return Ok(Response::new(self.watch(sent))),

@@ -21,6 +21,7 @@ use std::{
 use serde_json::Value;
 
 pub use self::written::Change;
+pub(crate) use self::written::has_private_key;
 use self::written::{Owner, Written};
 use crate::{
     cache::{Cached, Meta, Scope},
@@ -286,6 +287,12 @@ impl Claims<'_> {
     pub fn need_newer(&self, seen: Option<&Meta>) -> bool {
         matches!(self.swept, Swept::AllBut(_))
             && (self.version.is_none() || self.version.as_deref() != seen.map(|seen| seen.resource_version.as_str()))
+    }
+
+    /// The version that it takes the place of, where it names one: the API server takes 0 for none.
+    pub fn replaced(&self) -> Option<&str> {
+        let version = self.version.as_deref().filter(|version| !version.trim_matches('0').is_empty());
+        version.filter(|_| matches!(self.swept, Swept::AllBut(_)))
     }
 
     /// Whether it makes somebody the owner.

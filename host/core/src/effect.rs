@@ -20,7 +20,7 @@ use std::{
 use arc_swap::ArcSwap;
 
 use crate::{
-    bounds::{Bounds, Change, Claims, Outside, There},
+    bounds::{Bounds, Change, Claims, Outside, There, has_private_key},
     cache::Cached,
     grant::{Access, Denial, Grants, Verb},
     limit::{Exceeded, Limit, Limits},
@@ -285,7 +285,8 @@ impl Effects {
             let there = if subresource.is_none() { self.check_creation(resource, key).await? } else { None };
             self.keep_bounds(&access, Change::Whole(&object), there).await?;
             let write = self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object);
-            self.write(resource, key.namespace.as_ref(), Some(key), Makes::Never, write).await
+            let makes = if subresource.is_none() { Makes::Perhaps } else { Makes::Never };
+            self.write(resource, key.namespace.as_ref(), Some(key), makes, write).await
         };
         self.metered_write(Call::Update, effect).await
     }
@@ -404,6 +405,13 @@ impl Effects {
         change: Change<'_>,
         there: Option<Arc<Cached>>,
     ) -> Result<(), ApiError> {
+        let unclear = |why: &str| ApiError::Invalid(format!("{}: the text is not understood: {why}", access.words()));
+        // What is judged has to be what is sent.
+        if has_private_key(change.text()).map_err(|why| unclear(&why))? {
+            return Err(unclear(
+                "it has a key `$serde_json::private::…`, which is of the host's own parser; leave it out",
+            ));
+        }
         let claims = self.policy.load().bounds.claims(access, change);
         let mut claims = self.allow_owners(access, claims)?;
         if claims.is_empty() {
@@ -413,11 +421,23 @@ impl Effects {
             Some(there) => There::Object(there),
             None => self.look(access, &claims).await?,
         };
+        let replaced = claims.replaced().map(str::to_owned);
         claims.allow_what_is_there(&there);
         if claims.are_at_most() && !claims.is_empty() {
             let all = self.policy.load().bounds.all_claims(access, change);
             claims = self.allow_owners(access, all)?;
             claims.allow_what_is_there(&there);
+        }
+        // Of an older version the API server says so itself, unless this would be refused for what came since; one that is not there yet may be anything.
+        if let (Some(version), There::Object(there)) = (replaced, &there)
+            && let is = &there.meta.resource_version
+            && version != *is
+            && (!claims.is_empty() || !is_older(&version, is))
+        {
+            return Err(ApiError::Conflict(format!(
+                "{}: it is made from version {version}, and the object is of version {is}; read it again",
+                access.words()
+            )));
         }
         claims.check(access).map_err(|denial| self.deny(&denial))
     }
@@ -594,6 +614,12 @@ struct Metadata {
     name: String,
     #[serde(default)]
     namespace: String,
+}
+
+/// Whether a version surely came before another.
+fn is_older(version: &str, other: &str) -> bool {
+    let number = |version: &str| version.parse::<u128>().ok();
+    number(version).zip(number(other)).is_some_and(|(version, other)| version < other)
 }
 
 /// The name that an object gives itself.

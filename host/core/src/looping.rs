@@ -309,10 +309,11 @@ impl Track {
         }
         woken.sort_out(chain, &self.me);
         let mut laps = Vec::new();
+        let makes = steps.iter().any(|step| matches!(step.deed, Deed::Made));
         for step in steps {
             match &step.deed {
                 Deed::Changed { before: Some(before), now: after } => {
-                    self.look(step, before, after, &woken, now, &mut laps);
+                    laps.extend(self.look(step, before, after, &woken, makes, now));
                 }
                 Deed::Made => self.look_at_new(step, &woken, now, &mut laps),
                 Deed::Changed { before: None, .. } | Deed::Removed => {}
@@ -353,9 +354,10 @@ impl Track {
         before: &Cached,
         after: &Cached,
         woken: &Wakes,
+        makes: bool,
         now: Instant,
-        laps: &mut Vec<Laps>,
-    ) {
+    ) -> Vec<Laps> {
+        let mut laps = Vec::new();
         let me = self.me.clone();
         let mut changes = Vec::new();
         differences("", &before.value(), &after.value(), 0, &mut changes);
@@ -371,12 +373,14 @@ impl Track {
                 field.values.pop_front();
             }
             let is_status = place.path.starts_with(".status");
-            if woken.is_alone() || put_back || returns && !is_status && !woken.is_ordered() {
+            // What makes one object after the other counts them, perhaps, which [`TURNS`] judges.
+            if woken.is_alone() && !makes || put_back || returns && !is_status && !woken.is_ordered() {
                 let count = mark(&mut field.laps, now, LAPS);
                 let what = say(&me, &place, &change, put_back || returns, woken);
                 laps.push(Laps { count, most: LAPS, pauses: PAUSES, what });
             }
         }
+        laps
     }
 
     /// Finds out whether an object that was made is made again and again.

@@ -269,7 +269,8 @@ impl Plugin {
     fn withdrawn(&self, spec: &PluginSpec) -> (Option<Arc<Grants>>, Option<Scope>) {
         let Some(running) = &self.running else { return (None, None) };
         let grants = (spec.grants != running.spec.grants).then(|| Arc::new(spec.policy().grants));
-        let scope = (spec.scope() != running.spec.scope()).then(|| spec.scope());
+        let (before, left) = (running.spec.scope(), running.spec.scope().intersection(&spec.scope()));
+        let scope = (left != before).then_some(left);
         (grants, scope)
     }
 

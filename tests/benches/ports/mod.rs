@@ -1,12 +1,16 @@
 //! Ports that cost nothing, for what is measured before them.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{
+    Arc, LazyLock,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use operetta_core::{
     cache::{Cached, Meta},
     effect::{Effects, Policy, Ports},
+    looping::{Deed, Guard, Step},
     name::{ChannelName, ControllerName, Namespace, PluginName, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
@@ -22,6 +26,18 @@ static THERE: LazyLock<Arc<Cached>> = LazyLock::new(|| {
     let metadata = json!({"name": "thing", "namespace": "default", "resourceVersion": "7", "ownerReferences": [owner]});
     Arc::new(Cached::of(json!({"metadata": metadata, "data": {"key-0": "a value"}})).unwrap().1)
 });
+
+/// What writes answer, by turns: more versions than the loop guard remembers.
+static WRITTEN: LazyLock<Vec<Arc<Cached>>> = LazyLock::new(|| {
+    let metadata = |version: u32| json!({"name": "thing", "namespace": "default", "uid": "u", "resourceVersion": version.to_string()});
+    (0..16_384).map(|version| Arc::new(Cached::of(json!({"metadata": metadata(version)})).unwrap().1)).collect()
+});
+
+fn written() -> Written {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed) % WRITTEN.len();
+    Written { now: Arc::clone(WRITTEN.get(next).unwrap()), before: None, sent: true, made: false }
+}
 
 /// Ports that answer at once.
 pub struct Nothing;
@@ -51,7 +67,7 @@ impl Kubernetes for Nothing {
         _: Option<&Subresource>,
         _: Patch,
     ) -> Result<Written, ApiError> {
-        Ok(Arc::<str>::from("{}").into())
+        Ok(written())
     }
     async fn replace(
         &self,
@@ -59,9 +75,9 @@ impl Kubernetes for Nothing {
         _: &Resource,
         _: &ObjectKey,
         _: Option<&Subresource>,
-        object: String,
+        _: String,
     ) -> Result<Written, ApiError> {
-        Ok(Arc::<str>::from(object).into())
+        Ok(written())
     }
     async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<Meta, ApiError> {
         Ok(Meta::default())
@@ -101,5 +117,15 @@ pub fn effects(policy: &Arc<ArcSwap<Policy>>) -> Arc<Effects> {
         exceeded: Arc::new(|_| {}),
         rates: Arc::default(),
     };
-    Arc::new(Effects::new(caller, Arc::clone(policy), ports))
+    // As in a reconcile of an object that wrote before, so that what it writes is noted.
+    let (guard, key) =
+        (Guard::new(caller.controller.clone(), Arc::default()), ObjectKey::parse(Some("default"), "tick").unwrap());
+    let step = Step {
+        resource: Resource::parse("", "v1", "configmaps").unwrap(),
+        key: key.clone(),
+        deed: Deed::Changed { before: None, now: Arc::clone(&THERE) },
+    };
+    guard.ended(&key, &[step]);
+    guard.heard(&key, None, WRITTEN.first().map(|written| &written.meta), false);
+    Arc::new(Effects::new(caller, Arc::clone(policy), ports).on(guard.begin(&key)))
 }

@@ -94,7 +94,9 @@ pub fn thread() -> String {
 impl Kubernetes for World {
     async fn get(&self, caller: &Caller, r: &Resource, key: &ObjectKey, live: bool) -> Result<Arc<Cached>, ApiError> {
         self.note(format!("{}: get {r} {key} live={live}", caller.field_manager()));
-        self.answer(key.name.as_str()).await.map(|json| Arc::new(Cached::read(json)))
+        let mut there = Cached::read(self.answer(key.name.as_str()).await?);
+        "1".clone_into(&mut there.meta.resource_version);
+        Ok(Arc::new(there))
     }
 
     async fn list(&self, _: &Caller, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError> {

@@ -5,7 +5,6 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
 
 use super::*;
@@ -141,8 +140,17 @@ async fn a_plugin_that_asks_a_thousand_times_at_once_holds_up_itself_alone() {
     let greedy: Vec<_> = (0..1_000).map(|_| ask("/greedy", Some("greedy"))).collect();
     let count = |path: &str| asked.lock().unwrap().iter().filter(|asked| *asked == path).count();
     until("it has all its places", || count("/greedy") == 32).await;
-    let others = [ask("/neighbour", Some("neighbour")), ask("/host", None), ask("/stream?watch=true", Some("greedy"))];
-    until("the others are asked", || ["/neighbour", "/host", "/stream"].iter().all(|path| count(path) == 1)).await;
+    let mut list = get("/cache", Some("greedy"));
+    list.extensions_mut().insert(Purpose::Cache);
+    let of_cache = client.clone();
+    let others = [
+        ask("/neighbour", Some("neighbour")),
+        ask("/host", None),
+        ask("/stream?watch=true", Some("greedy")),
+        tokio::spawn(async move { send(&of_cache, list).await }),
+    ];
+    until("the others are asked", || ["/neighbour", "/host", "/stream", "/cache"].iter().all(|path| count(path) == 1))
+        .await;
     assert_eq!(count("/greedy"), 32);
     greedy.into_iter().chain(others).for_each(|task| task.abort());
 }

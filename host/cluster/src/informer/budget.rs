@@ -115,26 +115,51 @@ impl Charge {
         self.plugin.is_some()
     }
 
+    /// Whether this plugin holds it.
+    pub(super) fn is_of(&self, plugin: &PluginName) -> bool {
+        self.plugin.as_ref() == Some(plugin)
+    }
+
+    /// Charges it to one of these instead.
+    pub(super) fn move_to<'a>(
+        &mut self,
+        budget: &Arc<CacheBudget>,
+        plugins: impl Iterator<Item = &'a PluginName>,
+        text: usize,
+    ) {
+        // First it gives its room back, and counts as one without room until it has another.
+        self.give_back();
+        budget.lock().outlines += 1;
+        *self = budget.charge(plugins, text);
+    }
+
     /// What the whole object takes, or would take.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-impl Drop for Charge {
-    fn drop(&mut self) {
+impl Charge {
+    /// From here on it is nobody's.
+    fn give_back(&mut self) {
         let mut held = self.budget.lock();
-        let Some(plugin) = &self.plugin else {
+        let Some(plugin) = self.plugin.take() else {
             held.outlines = held.outlines.saturating_sub(1);
             return;
         };
         held.whole = held.whole.saturating_sub(self.bytes);
-        if let Some(of) = held.plugins.get_mut(plugin) {
+        if let Some(of) = held.plugins.get_mut(&plugin) {
             *of = of.saturating_sub(self.bytes);
             if *of == 0 {
-                held.plugins.remove(plugin);
+                held.plugins.remove(&plugin);
             }
         }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 

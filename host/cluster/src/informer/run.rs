@@ -2,9 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _, future::join_all};
+use http::Request;
 use kube::{
-    Api,
+    Api, Client,
+    client::Body,
     core::ApiResource,
     runtime::watcher::{self, Event, watcher},
 };
@@ -20,9 +22,11 @@ use tracing::{debug, info, warn};
 use super::store::Informer;
 use crate::{
     access::{Access, LOOK_AGAIN_AFTER, Refusal, Whose},
+    answer::{Purpose, TooLarge},
     discovery::Discovery,
     identity::Identity,
-    object::{Entry, Watched},
+    object::{Entry, Unreadable, Watched},
+    request::causes,
 };
 
 /// Between two attempts of a watch.
@@ -45,11 +49,19 @@ enum End {
     Sponsor,
     /// The API server refuses the sponsor.
     Refused(String),
+    /// A page of the list is larger than is read at once.
+    TooLarge,
     /// The API server does not serve the kind (any more).
     Absent,
+    /// A new list is needed.
+    Again,
     /// Something else, to be tried again.
     Failed(String),
 }
+
+/// Objects of a page; where they are too large, so many times fewer.
+const PAGE: u32 = 500;
+const SMALLER: u32 = 8;
 
 /// Runs until it is aborted.
 pub async fn run(informer: Arc<Informer>, parts: Parts) {
@@ -60,9 +72,9 @@ pub async fn run(informer: Arc<Informer>, parts: Parts) {
 async fn recheck(informer: &Informer, parts: &Parts) {
     loop {
         tokio::time::sleep(LOOK_AGAIN_AFTER).await;
-        for actor in informer.actors() {
-            may_still(Whose::AccountAnew, informer, parts, &actor).await;
-        }
+        // Side by side, since each may have to wait for an answer.
+        let actors = informer.actors();
+        join_all(actors.iter().map(|actor| may_still(Whose::AccountAnew, informer, parts, actor))).await;
         if informer.has_room_again() {
             informer.relist.notify_one();
         }
@@ -119,7 +131,7 @@ async fn watch_kind(informer: &Informer, parts: &Parts) {
 /// Ends when the kind seems to be gone.
 async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, failures: &mut u32) {
     let resource = &informer.watched.resource;
-    let mut refusals = 0;
+    let (mut refusals, mut page) = (0, PAGE);
     loop {
         let actors = informer.actors();
         let Some(sponsor) = actors.get(refusals % actors.len().max(1)).cloned() else {
@@ -127,7 +139,7 @@ async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, 
             continue;
         };
         debug!(%resource, extent = %informer.watched.extent, sponsor = %sponsor.account, "watching");
-        match watch_as(informer, parts, kind, &sponsor, failures).await {
+        match watch_as(informer, parts, kind, &sponsor, page, failures).await {
             End::Sponsor => {
                 info!(%resource, sponsor = %sponsor.account, "the sponsor of a watch left; another goes on");
             }
@@ -142,6 +154,15 @@ async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, 
                     pause(*failures).await;
                 }
             }
+            End::TooLarge if page > 1 => {
+                page = (page / SMALLER).max(1);
+                info!(%resource, page, "the objects are so large that they are listed in smaller pages");
+            }
+            End::TooLarge => {
+                *failures += 1;
+                warn!(%resource, "one object has more than is read at once, and the watch is tried again");
+                pause(*failures).await;
+            }
             End::Absent => {
                 *failures += 1;
                 if let Err(error) = parts.discovery.refresh(resource).await {
@@ -149,6 +170,10 @@ async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, 
                 }
                 pause(*failures).await;
                 return;
+            }
+            End::Again => {
+                debug!(%resource, "listing again");
+                pause(1).await;
             }
             End::Failed(why) => {
                 *failures += 1;
@@ -159,9 +184,16 @@ async fn watch_as_sponsors(informer: &Informer, parts: &Parts, kind: &KindInfo, 
     }
 }
 
-async fn watch_as(informer: &Informer, parts: &Parts, kind: &KindInfo, sponsor: &Actor, failures: &mut u32) -> End {
+async fn watch_as(
+    informer: &Informer,
+    parts: &Parts,
+    kind: &KindInfo,
+    sponsor: &Actor,
+    page: u32,
+    failures: &mut u32,
+) -> End {
     let client = match parts.identity.client(sponsor).await {
-        Ok(client) => client,
+        Ok(client) => caching(client),
         Err(ApiError::Forbidden(why)) => return End::Refused(why),
         Err(error) => return End::Failed(error.to_string()),
     };
@@ -172,16 +204,27 @@ async fn watch_as(informer: &Informer, parts: &Parts, kind: &KindInfo, sponsor: 
         None => Api::all_with(client, &api_resource),
     };
     // The default list is a consistent one (`ListSemantic::MostRecent`); streamed lists of kube begin with whatever a watch cache holds.
+    let config = watcher::Config::default().page_size(page);
     let config = match &extent.name {
         // RBAC takes the name that is asked for so as if it stood in the path.
-        Some(name) => watcher::Config::default().fields(FieldSelector::naming(name).as_str()),
-        None => watcher::Config::default(),
+        Some(name) => config.fields(FieldSelector::naming(name).as_str()),
+        None => config,
     };
+    // Who wanted a list before this is served by the one that comes.
+    let _ = informer.relist.notified().now_or_never();
+    let mut again = false;
     let mut stream = std::pin::pin!(watcher(api, config));
     loop {
         let event = tokio::select! {
             event = stream.next() => event,
-            () = informer.relist.notified() => return End::Failed("a new list is needed".to_owned()),
+            // A list under way ends first: who asks again and again would have none ever end.
+            () = informer.relist.notified() => {
+                again = true;
+                if informer.is_listing() {
+                    continue;
+                }
+                return End::Again;
+            }
             () = informer.changed.notified() => {
                 if informer.actors().contains(sponsor) {
                     continue;
@@ -196,6 +239,9 @@ async fn watch_as(informer: &Informer, parts: &Parts, kind: &KindInfo, sponsor: 
                     *failures = 0;
                 }
                 take(informer, &api_resource, event);
+                if again && !informer.is_listing() {
+                    return End::Again;
+                }
             }
             Some(Err(error)) => {
                 if let Some(end) = verdict(error) {
@@ -209,37 +255,47 @@ async fn watch_as(informer: &Informer, parts: &Parts, kind: &KindInfo, sponsor: 
     }
 }
 
+/// A client whose requests say that they are of a shared cache.
+fn caching(client: Client) -> Client {
+    let service = tower::service_fn(move |mut request: Request<Body>| {
+        request.extensions_mut().insert(Purpose::Cache);
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    Client::new(service, "default")
+}
+
 fn take(informer: &Informer, kind: &ApiResource, event: Event<Watched>) {
-    let decode = |watched: Watched| match Entry::of_text(&watched.object, &kind.api_version, &kind.kind) {
-        Ok(decoded) => Some(decoded),
-        Err(error) => {
-            warn!(resource = %informer.watched.resource, %error, "an object cannot be kept and is left out");
-            None
+    let read = |watched: &Watched| Entry::of_text(&watched.object, &kind.api_version, &kind.kind);
+    let left_out = |error: &dyn std::fmt::Display| {
+        warn!(resource = %informer.watched.resource, %error, "an object cannot be kept and is left out");
+    };
+    let put = |watched: &Watched, initial| match (read(watched), watched.unreadable()) {
+        (Ok((key, entry)), _) => informer.apply(key, entry, initial),
+        (Err(Unreadable::Text { name, why }), Ok((key, entry))) => {
+            warn!(resource = %informer.watched.resource, name, %why, "an object cannot be read");
+            informer.apply_unreadable(key, entry, initial);
         }
+        (Err(error), _) => left_out(&error),
     };
     match event {
         Event::Init => informer.list_begins(),
         Event::InitDone => informer.list_complete(),
-        Event::InitApply(watched) => {
-            if let Some((key, entry)) = decode(watched) {
-                informer.apply(key, entry, true);
-            }
-        }
-        Event::Apply(watched) => {
-            if let Some((key, entry)) = decode(watched) {
-                informer.apply(key, entry, false);
-            }
-        }
-        Event::Delete(watched) => {
-            if let Some((key, entry)) = decode(watched) {
-                informer.delete(&key, &entry);
-            }
-        }
+        Event::InitApply(watched) => put(&watched, true),
+        Event::Apply(watched) => put(&watched, false),
+        Event::Delete(watched) => match (read(&watched), watched.unreadable()) {
+            (Ok((key, entry)), _) => informer.delete(&key, &entry),
+            (Err(_), Ok((key, _))) => informer.delete_unreadable(&key),
+            (Err(error), Err(_)) => left_out(&error),
+        },
     }
 }
 
 /// What an error of a watch means; none where the watcher goes on by itself after a pause.
 fn verdict(error: watcher::Error) -> Option<End> {
+    if causes(&error).any(|cause| cause.downcast_ref::<TooLarge>().is_some()) {
+        return Some(End::TooLarge);
+    }
     let text = error.to_string();
     let code = match &error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
@@ -252,7 +308,10 @@ fn verdict(error: watcher::Error) -> Option<End> {
         (401 | 403, _) => Some(End::Refused(text)),
         (404, _) => Some(End::Absent),
         // The watcher would ask for the same expired version again.
-        (410, watcher::Error::WatchStartFailed(_)) => Some(End::Failed(text)),
+        // Nor does it ask again for an event that is not understood, so that only a list tells what it was.
+        (410, watcher::Error::WatchStartFailed(_)) | (_, watcher::Error::WatchFailed(kube::Error::SerdeError(_))) => {
+            Some(End::Failed(text))
+        }
         _ => {
             debug!(text, "a watch was interrupted");
             None

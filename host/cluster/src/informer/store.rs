@@ -76,10 +76,15 @@ struct Subscriber {
     awaits: u64,
 }
 
+/// Of what lacks room, the part for which a new list is worth its while.
+const GOOD_PART: usize = 10;
+
 /// An object in the store: whole, or its metadata where there is no room.
 struct Kept {
     entry: Entry,
     charge: Charge,
+    /// The API server's text was understood.
+    is_readable: bool,
 }
 
 /// What a cache answers of one object.
@@ -117,6 +122,8 @@ struct State {
     present: bool,
     /// How many lists have begun.
     lists: u64,
+    /// How many of them have ended, in whatever way; they end in turn.
+    ended: u64,
     /// Somebody was told that there is no room for all of it.
     full: bool,
     /// What the list under way has named so far.
@@ -181,7 +188,9 @@ impl Informer {
     /// Removes a subscriber; answers how many are left.
     pub fn leave(&self, id: u64) -> usize {
         let mut state = self.state();
-        state.subscribers.remove(&id);
+        if let Some(gone) = state.subscribers.remove(&id) {
+            state.charge_anew(&self.budget, &gone.actor.plugin);
+        }
         let left = state.subscribers.len();
         drop(state);
         self.changed.notify_one();
@@ -190,9 +199,12 @@ impl Informer {
 
     /// Ends the streams of a plugin whose account lost its right.
     pub fn revoke(&self, actor: &Actor) {
-        for subscriber in self.state().subscribers.values().filter(|s| s.actor == *actor) {
+        let mut state = self.state();
+        for subscriber in state.subscribers.values().filter(|s| s.actor == *actor) {
             subscriber.tap.close();
         }
+        state.charge_anew(&self.budget, &actor.plugin);
+        drop(state);
         self.changed.notify_one();
     }
 
@@ -216,18 +228,30 @@ impl Informer {
 
     // What the watch tells.
 
-    /// Whether some objects are not held whole, though there would be room for all of them by now.
+    /// Whether a list is under way.
+    pub fn is_listing(&self) -> bool {
+        self.state().is_listing()
+    }
+
+    /// Whether some objects are not held whole, though there would be room for a good part of them by now; never while a list is under way.
     pub fn has_room_again(&self) -> bool {
         let state = self.state();
-        let outlines = state.store.values().filter(|kept| !kept.charge.is_whole());
-        let bytes = outlines.fold(0, |bytes: usize, kept| bytes.saturating_add(kept.charge.bytes()));
-        bytes > 0 && self.budget.has_room(state.plugins(), bytes)
+        let outlines = state.store.values().filter(|kept| kept.is_readable && !kept.charge.is_whole());
+        let (mut bytes, mut smallest) = (0_usize, usize::MAX);
+        for kept in outlines {
+            bytes = bytes.saturating_add(kept.charge.bytes());
+            smallest = smallest.min(kept.charge.bytes());
+        }
+        !state.is_listing() && bytes > 0 && self.budget.has_room(state.plugins(), smallest.max(bytes / GOOD_PART))
     }
 
     /// A list begins.
     pub fn list_begins(&self) {
         let mut state = self.state();
-        state.present = true;
+        // What was there before the kind went is no answer any more.
+        if !std::mem::replace(&mut state.present, true) {
+            state.synced = false;
+        }
         state.lists = state.lists.saturating_add(1);
         state.listed.clear();
         state.overlay.list_begins();
@@ -242,12 +266,23 @@ impl Informer {
             state.remove(&key, true);
         }
         state.overlay.list_complete();
+        state.ended = state.lists;
+        state.full = state.store.values().any(|kept| !kept.charge.is_whole());
         let list = state.lists;
         state.all_told(list);
     }
 
     /// An object is so.
     pub fn apply(&self, key: ObjectKey, entry: Entry, initial: bool) {
+        self.put(key, entry, true, initial);
+    }
+
+    /// An object is there of which the name is all that can be read. Whoever asks for it hears why from the API server's answer.
+    pub fn apply_unreadable(&self, key: ObjectKey, entry: Entry, initial: bool) {
+        self.put(key, entry, false, initial);
+    }
+
+    fn put(&self, key: ObjectKey, entry: Entry, is_readable: bool, initial: bool) {
         let comparable = self.comparable();
         let mut state = self.state();
         state.overlay.saw(&key, &entry, comparable);
@@ -256,7 +291,7 @@ impl Informer {
         }
         let version = entry.cached.meta.resource_version.clone();
         let new = Arc::clone(&entry.cached);
-        let old = self.keep(&mut state, key.clone(), entry);
+        let old = self.keep(&mut state, key.clone(), entry, is_readable);
         state.version.clone_from(&version);
         if old.as_ref().is_some_and(|old| old.meta.resource_version == version) {
             if initial {
@@ -268,11 +303,11 @@ impl Informer {
     }
 
     /// Puts an object into the store, whole where there is room; answers what was there.
-    fn keep(&self, state: &mut State, key: ObjectKey, mut entry: Entry) -> Option<Arc<Cached>> {
+    fn keep(&self, state: &mut State, key: ObjectKey, mut entry: Entry, is_readable: bool) -> Option<Arc<Cached>> {
         // First of all the old one gives its room back.
         let old = state.store.remove(&key).map(|old| old.entry.cached);
-        let charge = self.budget.charge(state.plugins(), entry.size());
-        if !charge.is_whole() {
+        let charge = self.budget.charge(state.plugins().filter(|_| is_readable), entry.size());
+        if !charge.is_whole() && is_readable {
             entry = entry.outline();
             if !std::mem::replace(&mut state.full, true) {
                 let plugins: Vec<_> = state.plugins().map(PluginName::as_str).collect();
@@ -284,7 +319,7 @@ impl Informer {
                 );
             }
         }
-        state.store.insert(key, Kept { entry, charge });
+        state.store.insert(key, Kept { entry, charge, is_readable });
         old
     }
 
@@ -296,6 +331,11 @@ impl Informer {
         state.remove(key, false);
     }
 
+    /// An object is gone of which the name is all that can be read.
+    pub fn delete_unreadable(&self, key: &ObjectKey) {
+        self.state().remove(key, false);
+    }
+
     /// The cluster does not know the kind: there is nothing.
     pub fn absent(&self) {
         let mut state = self.state();
@@ -305,6 +345,7 @@ impl Informer {
             state.remove(&key, false);
         }
         state.overlay = Overlay::default();
+        state.ended = state.lists;
         state.all_told(u64::MAX);
     }
 
@@ -322,6 +363,11 @@ impl Informer {
             (_, Some(_)) => Reading::Live,
             (_, None) => Reading::Absent,
         }
+    }
+
+    /// What is known of an object, and be it its metadata.
+    pub fn outline(&self, key: &ObjectKey) -> Option<Entry> {
+        self.state().store.get(key).map(|kept| kept.entry.clone())
     }
 
     /// One object, unless a write of it is under way, so that what it holds now is open.
@@ -381,6 +427,11 @@ impl Informer {
     pub fn write_answered(&self, key: &ObjectKey, entry: Entry) {
         let comparable = self.comparable();
         let state = &mut *self.state();
+        // What has no room in the cache has none here.
+        if !self.budget.has_room(state.plugins(), entry.size()) {
+            state.overlay.end(key, true);
+            return;
+        }
         state.overlay.answered(key, entry, state.store.get(key).map(|kept| &kept.entry), comparable);
         if state.overlay.is_overflowing() {
             self.relist.notify_one();
@@ -402,8 +453,27 @@ impl Informer {
 }
 
 impl State {
+    fn is_listing(&self) -> bool {
+        self.lists > self.ended
+    }
+
+    /// Those that are told of changes.
     fn plugins(&self) -> impl Iterator<Item = &PluginName> {
-        self.subscribers.values().map(|subscriber| &subscriber.actor.plugin)
+        self.subscribers.values().filter(|s| s.tap.is_open()).map(|subscriber| &subscriber.actor.plugin)
+    }
+
+    /// Once a plugin is told nothing more, it holds nothing here any more either.
+    fn charge_anew(&mut self, budget: &Arc<CacheBudget>, gone: &PluginName) {
+        let left: Vec<_> = self.plugins().cloned().collect();
+        if left.is_empty() || left.contains(gone) {
+            return;
+        }
+        for kept in self.store.values_mut().filter(|kept| kept.charge.is_of(gone)) {
+            kept.charge.move_to(budget, left.iter(), kept.entry.size());
+            if !kept.charge.is_whole() {
+                kept.entry = kept.entry.clone().outline();
+            }
+        }
     }
 
     fn tell(&self, change: &Change) {

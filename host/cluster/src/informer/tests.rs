@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use operetta_core::cache::{Change, Scope};
+use operetta_core::{
+    cache::{Change, Scope},
+    port::ListOptions,
+};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
     Cluster,
     access::LOOK_AGAIN_AFTER,
+    answer::Purpose,
     identity::Impersonation,
-    testing::{FakeApi, actor, key, namespace, status, thing, things, until},
+    testing::{FakeApi, Sent, actor, caller, key, namespace, status, thing, things, until},
 };
 
 /// What a subscription was told so far: `+NAME VERSION`, `-NAME`, `~NAME VERSION`, `synced`; initial ones in parentheses.
@@ -67,6 +71,19 @@ async fn all_that_exists_is_told_then_synced_then_what_changes() {
     api.tell("MODIFIED", &thing("a", 4));
     api.tell("DELETED", &thing("b", 5));
     expect(&mut subscription, &["+c 3", "~a 4", "-b"]).await;
+    assert!(
+        api.sent()
+            .iter()
+            .filter(|sent| sent.path.ends_with("/things"))
+            .all(|sent| sent.purpose == Some(Purpose::Cache))
+    );
+    let of_rights = |sent: &Sent| sent.path.ends_with("/selfsubjectaccessreviews");
+    assert!(api.sent().iter().any(of_rights));
+    assert!(api.sent().iter().filter(|sent| of_rights(sent)).all(|sent| sent.purpose == Some(Purpose::Rights)));
+    let options = ListOptions { live: true, ..ListOptions::default() };
+    cluster.kubernetes(actor("p"), Scope::All).list(&caller("p"), &things(), &options).await.unwrap();
+    let last = api.sent().pop().unwrap();
+    assert!(last.path.ends_with("/things") && last.purpose.is_none(), "{last:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -545,4 +562,89 @@ async fn what_is_free_again_is_used_again() {
     tokio::time::sleep(LOOK_AGAIN_AFTER).await;
     until("it is whole", || budget.outlines() == 0 && budget.held().len() == 1).await;
     assert!(told(&mut two).is_empty(), "and nothing new is told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_are_too_large_for_a_page_are_listed_in_smaller_ones() {
+    let api = FakeApi::new(|sent| {
+        let page = sent.query.split('&').find_map(|pair| pair.strip_prefix("limit="))?.parse::<u32>().unwrap();
+        (sent.path.ends_with("/things") && page > 10).then_some((2, Value::Null))
+    });
+    api.set_things(vec![thing("a", 1)]);
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["(+a 1)", "synced"]).await;
+    let pages: Vec<_> = api
+        .sent()
+        .iter()
+        .filter(|sent| sent.path.ends_with("/things") && !sent.is_watch())
+        .map(|sent| sent.query.clone())
+        .collect();
+    assert!(pages.len() == 3 && pages[2].contains("limit=7"), "{pages:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_read_is_there_all_the_same() {
+    let deep = |version: u32| {
+        let mut deep = thing("deep", version);
+        deep["spec"] = (0..200).fold(json!(1), |inner, _| json!([inner]));
+        deep
+    };
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![thing("a", 1), deep(2)]);
+    let (cluster, budget) = with_room(&api, 1 << 20);
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["(+a 1)", "(+deep 2)", "synced"]).await;
+    let informer = cached(&cluster, "p");
+    assert!(
+        matches!(informer.get(&key("a")), Reading::Known(_)) && matches!(informer.get(&key("deep")), Reading::Live)
+    );
+    assert!(!informer.has_room_again(), "no room would make it readable");
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    api.tell("MODIFIED", &{
+        let mut a = deep(3);
+        a["metadata"]["name"] = json!("a");
+        a
+    });
+    expect(&mut subscription, &["~a 3"]).await;
+    assert!(matches!(informer.get(&key("a")), Reading::Live), "what is known of it is not what it is");
+    api.tell("DELETED", &deep(4));
+    expect(&mut subscription, &["-deep"]).await;
+    assert!(matches!(informer.get(&key("deep")), Reading::Absent));
+    assert_eq!(budget.outlines(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_under_way_ends_before_another_begins_however_often_somebody_asks() {
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![thing("a", 1)]);
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["(+a 1)", "synced"]).await;
+    let informer = cached(&cluster, "p");
+    let lists = || api.sent().iter().filter(|sent| sent.path.ends_with("/things") && !sent.is_watch()).count();
+    let before = lists();
+    for _ in 0..100 {
+        informer.relist.notify_one();
+        tokio::task::yield_now().await;
+    }
+    until("it listed again", || lists() > before && api.open_watches().len() == 1).await;
+    assert!(lists() <= before + 3, "{}", lists() - before);
+    assert!(told(&mut subscription).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_pays_no_more() {
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![large("a", 1, 10_000)]);
+    let (cluster, budget) = with_room(&api, 50_000);
+    let mut first = subscribe(&cluster, "p").await;
+    expect(&mut first, &["(+a 1)", "synced"]).await;
+    let mut second = subscribe(&cluster, "q").await;
+    expect(&mut second, &["(+a 1)", "synced"]).await;
+    let payers = || budget.held().into_keys().map(|plugin| plugin.to_string()).collect::<Vec<_>>();
+    assert_eq!(payers(), ["p"]);
+    drop(first);
+    assert_eq!(payers(), ["q"]);
+    assert_eq!(budget.outlines(), 0);
 }

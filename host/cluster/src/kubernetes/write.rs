@@ -163,9 +163,11 @@ impl PluginKubernetes {
         let mut under_way = UnderWay::begin(key, self.informers.seeing(&self.actor, resource, key));
         let answer = self.ask_to_write(request).await.and_then(|(object, made)| {
             let there = still_there(&object);
+            // A part such as `scale` answers as itself, with the version of the whole.
+            let of_itself = object.get("kind").and_then(Value::as_str).is_some_and(|answered| answered != kind.kind);
             match Entry::of(object, &resource.api_version(), &kind.kind) {
                 // An answer about anything else than the object that was written, such as from `pods/eviction`, says nothing of what the object is now.
-                Ok((_, entry)) if entry.cached.meta.uid.is_empty() => Ok((entry, None, false)),
+                Ok((_, entry)) if of_itself || entry.cached.meta.uid.is_empty() => Ok((entry, None, false)),
                 Ok((_, entry)) => Ok((entry, Some(there), made)),
                 Err(error) => Err(Fault::Garbled(error.to_string())),
             }
@@ -177,7 +179,7 @@ impl PluginKubernetes {
                     Some(false) => informer.write_removed(key, entry.cached.meta.uid.clone()),
                     None => informer.write_ends(key, true),
                 });
-                Ok(Written { now: entry.cached, before, sent: true, made })
+                Ok(Written { now: entry.cached, before: before.filter(|_| there.is_some()), sent: true, made })
             }
             Err(fault) => {
                 under_way.end(|informer| informer.write_ends(key, fault.outcome_unknown()));

@@ -8,7 +8,7 @@ use std::{borrow::Cow, fmt, sync::LazyLock};
 use memchr::{memchr, memmem::Finder};
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
+    de::{MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Value, value::RawValue};
 
@@ -167,6 +167,72 @@ struct Step<'a> {
 /// Whether the text may have letters in the escapes of JSON, where no encoder has any.
 fn has_escapes(text: &str) -> bool {
     memchr(b'\\', text.as_bytes()).is_some() && text.contains("\\u")
+}
+
+/// By which serde_json hides a text of JSON in a string: what is read as a value is not what is read by types.
+const PRIVATE: &str = "$serde_json::private::";
+
+/// Whether some object in it has such a key.
+///
+/// # Errors
+/// It is no JSON, or too deep.
+pub fn has_private_key(text: &str) -> Result<bool, String> {
+    // Almost none has, which a glance shows.
+    if !text.contains(PRIVATE) && !has_escapes(text) {
+        return Ok(false);
+    }
+    typed::<Keys>(text).map(|Keys(private)| private)
+}
+
+/// Whether a key of it, or of what is in it, is private.
+struct Keys(bool);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Walk)
+    }
+}
+
+struct Walk;
+
+impl<'de> Visitor<'de> for Walk {
+    type Value = Keys;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+    fn visit_unit<E>(self) -> Result<Keys, E> {
+        Ok(Keys(false))
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<Keys, E> {
+        Ok(Keys(false))
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<Keys, E> {
+        Ok(Keys(false))
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<Keys, E> {
+        Ok(Keys(false))
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<Keys, E> {
+        Ok(Keys(false))
+    }
+    fn visit_str<E>(self, _: &str) -> Result<Keys, E> {
+        Ok(Keys(false))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Keys, A::Error> {
+        let mut private = false;
+        while let Some(Keys(within)) = items.next_element()? {
+            private |= within;
+        }
+        Ok(Keys(private))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Keys, A::Error> {
+        let mut private = false;
+        while let Some((key, Keys(within))) = fields.next_entry::<String, Keys>()? {
+            private |= within || key.starts_with(PRIVATE);
+        }
+        Ok(Keys(private))
+    }
 }
 
 fn typed<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {

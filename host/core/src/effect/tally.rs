@@ -21,6 +21,8 @@ use crate::{
 
 /// Objects whose writes are counted at the same time. Only those count that were written within a minute; a plugin that writes more objects than that in a minute begins anew.
 const MOST_WRITTEN: usize = 50_000;
+/// The portion of what is written beyond them.
+const BEYOND: u64 = 0;
 
 /// Told of every limit that is met.
 pub type OnExceeded = Arc<dyn Fn(Limit) + Send + Sync>;
@@ -92,25 +94,31 @@ struct Written {
     levels: HashMap<u64, Level>,
     /// How many there may be before those that are full again are looked for.
     most: usize,
+    /// When they were.
+    looked: Option<Instant>,
 }
 
 impl Writes {
-    fn take(&self, object: u64, a_minute: u64) -> Result<(), Empty> {
+    /// Answers to which portion it was counted.
+    fn take(&self, mut object: u64, a_minute: u64) -> Result<u64, Empty> {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let level = state.levels.get(&object).copied();
-        if level.is_none() && state.levels.len() >= state.most {
-            state.levels.retain(|_, level| now.duration_since(level.since) < Duration::from_mins(1));
-            if state.levels.len() >= MOST_WRITTEN {
-                state.levels.clear();
+        if !state.levels.contains_key(&object) && state.levels.len() >= state.most {
+            // Looking through all of them happens seldom enough to cost nothing.
+            if state.looked.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(1)) {
+                state.levels.retain(|_, level| now.duration_since(level.since) < Duration::from_mins(1));
+                state.most = (state.levels.len() * 2).clamp(1_000, MOST_WRITTEN);
+                state.looked = Some(now);
             }
-            // So that looking through all of them happens seldom enough to cost nothing.
-            state.most = (state.levels.len() * 2).clamp(1_000, MOST_WRITTEN);
+            // Whoever writes so many has what is beyond them held to one portion, and no portion forgotten.
+            if state.levels.len() >= MOST_WRITTEN {
+                object = BEYOND;
+            }
         }
-        let mut level = Level::of(level, a_minute, now);
+        let mut level = Level::of(state.levels.get(&object).copied(), a_minute, now);
         let taken = level.take(a_minute);
         state.levels.insert(object, level);
-        taken
+        taken.map(|()| object)
     }
 
     fn give_back(&self, object: u64) {
@@ -315,7 +323,7 @@ impl Tally {
         let writes = &self.rates.writes;
         let object = writes.hasher.hash_one(object);
         let taken = writes.take(object, most);
-        taken.map(|()| Counted(object)).map_err(|after| self.too_fast(Limit::WriteRate, after, what))
+        taken.map(Counted).map_err(|after| self.too_fast(Limit::WriteRate, after, what))
     }
 
     /// It was none after all.
@@ -365,9 +373,15 @@ mod tests {
         }
         assert_eq!(kept(), 201, "those of a minute ago are gone");
         assert!(writes.take(5_000, 1).is_err(), "and no other");
-        for object in 10_000..200_000 {
-            writes.take(object, 1).unwrap();
-            assert!(kept() <= MOST_WRITTEN);
-        }
+        let refused = (10_000..200_000).filter(|object| writes.take(*object, 1).is_err()).count();
+        assert_eq!(
+            (kept(), refused),
+            (MOST_WRITTEN + 1, 190_000 - (MOST_WRITTEN - 201) - 1),
+            "the rest shares one portion"
+        );
+        assert!(writes.take(5_000, 1).is_err(), "and none is forgotten for it");
+        advance(Duration::from_secs(61)).await;
+        assert_eq!(writes.take(7, 1), Ok(7));
+        assert_eq!(kept(), 1);
     }
 }

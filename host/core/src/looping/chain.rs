@@ -76,7 +76,9 @@ impl Errand {
         wakes.sort_out(&self.chain, &self.by);
         let generation = wakes.generation();
         let mut deeds = self.chain.lock();
-        for event in events.into_iter().filter(|event| *event != 0) {
+        // What was heard before it began, it did not write: a write that changed nothing is answered as somebody else's version.
+        let heard = |event: &u64| self.wakes.open.iter().any(|wake| wake.event == *event);
+        for event in events.into_iter().filter(|event| *event != 0 && !heard(event)) {
             // What changed nothing is answered as the version that somebody made before, whose it stays.
             if deeds.known.contains_key(&event) {
                 continue;

@@ -122,4 +122,13 @@ async fn so_is_a_namespace() {
             runs.iter().any(|run| run.key.namespace == Namespace::parse("other").ok())
         })
         .await;
+    // What such a document adds has to wait, and takes nothing away.
+    seat.put(&version("1"), &granted_and(&json!({"namespaces": ["n"]})));
+    eventually("the good document holds", || seat.status.borrow().problem.is_none()).await;
+    seat.put(&broken(), &granted_and(&json!({"namespaces": ["n", "other"]})));
+    seat.problem("demo.wasm").await;
+    answers.lock().unwrap().clear();
+    stage.world.apply(&things(), "a");
+    eventually("it ran", || answers.lock().unwrap().len() >= 3).await;
+    assert_eq!(answers.lock().unwrap()[..3], [true, false, false]);
 }

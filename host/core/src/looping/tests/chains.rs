@@ -258,6 +258,37 @@ async fn what_makes_one_after_the_other_by_itself_goes_on_slowly_from_the_hundre
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_makes_one_after_the_other_may_count_them() {
+    let mut plugin = Plugin::new(&["one"]);
+    for at in 0..TURNS as u64 - 1 {
+        let [before, now] = spec("count", at, at + 1).map(|content| plugin.version("x", &content));
+        plugin.does(ONE, |errand| {
+            errand.wrote(&now.meta);
+            vec![made(&format!("child-{at}")), changed("things", &key("x"), before, now.clone())]
+        });
+        plugin.hears(ONE, &now, false);
+        tokio::time::advance(SECOND / 10).await;
+    }
+    plugin.is_content();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_with_somebody_elses_version_makes_it_nobody_elses() {
+    let mut plugin = Plugin::new(&["one"]);
+    for at in 0..200 {
+        // Somebody writes, which wakes it, and it sends what changes nothing.
+        let theirs = plugin.version("x", &json!({"spec": {"a": at}}));
+        plugin.hears(ONE, &theirs, false);
+        plugin.does(ONE, |errand| {
+            errand.wrote(&theirs.meta);
+            vec![Step { deed: Deed::Changed { before: None, now: theirs.clone() }, ..made("x") }]
+        });
+        tokio::time::advance(SECOND / 10).await;
+    }
+    plugin.is_content();
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_changes_another_field_each_time_is_found_as_well() {
     let mut plugin = Plugin::new(&["one"]);
     for at in 0..150 {
