@@ -18,6 +18,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use tokio::time::Instant;
 
 use crate::{
     bounds::{Bounds, Change, Claims, Outside, There, has_private_key},
@@ -296,7 +297,7 @@ impl Effects {
         let effect = async {
             self.call(0)?;
             self.allow(&of(Verb::Delete, resource, None, key))?;
-            self.tally.write(resource, key).map_err(|rate| self.slow_down(rate))?;
+            self.tally.write(resource, key, Instant::now()).map_err(|rate| self.slow_down(rate))?;
             let was = self.ports.kubernetes.delete(&self.caller, resource, key, options).await?;
             if let Some(errand) = &self.errand {
                 errand.removed(&was);
@@ -521,14 +522,15 @@ impl Effects {
         makes: Makes,
         write: impl Future<Output = Result<Written, ApiError>>,
     ) -> Result<(Arc<str>, Ending), ApiError> {
+        let now = Instant::now();
         let maker = self.errand.as_ref().map(Errand::by).filter(|_| makes != Makes::Never);
-        let made = maker.map(|by| self.tally.make(by)).transpose().map_err(|rate| self.slow_down(rate))?;
+        let made = maker.map(|by| self.tally.make(by, now)).transpose().map_err(|rate| self.slow_down(rate))?;
         let free = |counted: Option<Counted>| {
             if let Some(counted) = counted {
                 self.tally.was_free(&counted);
             }
         };
-        let counted = match key.map(|key| self.tally.write(resource, key)).transpose() {
+        let counted = match key.map(|key| self.tally.write(resource, key, now)).transpose() {
             Ok(counted) => counted,
             Err(rate) => {
                 free(made);

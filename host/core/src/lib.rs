@@ -26,6 +26,7 @@ pub mod bounds;
 pub mod cache;
 pub mod effect;
 pub mod grant;
+mod hashed;
 pub mod limit;
 pub mod looping;
 pub mod manifest;

@@ -30,7 +30,7 @@ static THERE: LazyLock<Arc<Cached>> = LazyLock::new(|| {
 /// What writes answer, by turns: more versions than the loop guard remembers.
 static WRITTEN: LazyLock<Vec<Arc<Cached>>> = LazyLock::new(|| {
     let metadata = |version: u32| json!({"name": "thing", "namespace": "default", "uid": "u", "resourceVersion": version.to_string()});
-    (0..16_384).map(|version| Arc::new(Cached::of(json!({"metadata": metadata(version)})).unwrap().1)).collect()
+    (0..8_192).map(|version| Arc::new(Cached::of(json!({"metadata": metadata(version)})).unwrap().1)).collect()
 });
 
 fn written() -> Written {

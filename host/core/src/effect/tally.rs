@@ -2,9 +2,9 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    hash::{BuildHasher as _, RandomState},
+    hash::{BuildHasher as _, BuildHasherDefault, RandomState},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::meter::Meter;
 use crate::{
+    hashed::Hashed,
     limit::{Exceeded, Limit, Limits, MADE_FOR_WRITTEN},
     looping::Doer,
     resource::{ObjectKey, Resource},
@@ -91,7 +92,7 @@ struct Writes {
 
 #[derive(Debug, Default)]
 struct Written {
-    levels: HashMap<u64, Level>,
+    levels: HashMap<u64, Level, BuildHasherDefault<Hashed>>,
     /// How many there may be before those that are full again are looked for.
     most: usize,
     /// When they were.
@@ -100,10 +101,13 @@ struct Written {
 
 impl Writes {
     /// Answers to which portion it was counted.
-    fn take(&self, mut object: u64, a_minute: u64) -> Result<u64, Empty> {
-        let now = Instant::now();
+    fn take(&self, mut object: u64, a_minute: u64, now: Instant) -> Result<u64, Empty> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if !state.levels.contains_key(&object) && state.levels.len() >= state.most {
+        if let Some(level) = state.levels.get_mut(&object) {
+            *level = Level::of(Some(*level), a_minute, now);
+            return level.take(a_minute).map(|()| object);
+        }
+        if state.levels.len() >= state.most {
             // Looking through all of them happens seldom enough to cost nothing.
             if state.looked.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(1)) {
                 state.levels.retain(|_, level| now.duration_since(level.since) < Duration::from_mins(1));
@@ -165,6 +169,8 @@ pub(super) struct Tally {
     rates: Arc<Rates>,
     exceeded: OnExceeded,
     met: Mutex<BTreeSet<Limit>>,
+    /// The portion of what is made for the reconcile's object.
+    by: OnceLock<u64>,
 }
 
 fn whole(bytes: usize) -> u64 {
@@ -197,6 +203,7 @@ impl Tally {
             rates,
             exceeded,
             met: Mutex::default(),
+            by: OnceLock::new(),
         }
     }
 
@@ -295,14 +302,14 @@ impl Tally {
     }
 
     /// Counts a write of an object.
-    pub fn write(&self, resource: &Resource, key: &ObjectKey) -> Result<Counted, TooFast> {
+    pub fn write(&self, resource: &Resource, key: &ObjectKey, now: Instant) -> Result<Counted, TooFast> {
         let most = self.limits.write_rate;
         let what = || format!("the plugin writes {resource} {key} more than {most} times a minute");
-        self.count(&(resource, key), most, what)
+        self.count(self.rates.writes.hasher.hash_one((resource, key)), most, now, what)
     }
 
     /// Counts an object that is made for another.
-    pub fn make(&self, by: &Doer) -> Result<Counted, TooFast> {
+    pub fn make(&self, by: &Doer, now: Instant) -> Result<Counted, TooFast> {
         let Doer { controller, key } = by;
         let written = self.limits.write_rate;
         let most = written.saturating_mul(MADE_FOR_WRITTEN);
@@ -311,18 +318,13 @@ impl Tally {
                 "controller {controller} makes more than {most} objects a minute for {key}, {MADE_FOR_WRITTEN} times the {written} writes of one object"
             )
         };
-        self.count(by, most, what)
+        // The same all through a reconcile.
+        let by = *self.by.get_or_init(|| self.rates.writes.hasher.hash_one(by));
+        self.count(by, most, now, what)
     }
 
-    fn count(
-        &self,
-        object: &impl std::hash::Hash,
-        most: u64,
-        what: impl FnOnce() -> String,
-    ) -> Result<Counted, TooFast> {
-        let writes = &self.rates.writes;
-        let object = writes.hasher.hash_one(object);
-        let taken = writes.take(object, most);
+    fn count(&self, object: u64, most: u64, now: Instant, what: impl FnOnce() -> String) -> Result<Counted, TooFast> {
+        let taken = self.rates.writes.take(object, most, now);
         taken.map(Counted).map_err(|after| self.too_fast(Limit::WriteRate, after, what))
     }
 
@@ -362,26 +364,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_kept_of_objects_is_bounded_and_forgets_first_what_is_full_again() {
         let writes = Writes::default();
+        let take = |object| writes.take(object, 1, Instant::now());
         let kept = || writes.state.lock().unwrap().levels.len();
         for object in 0..900 {
-            writes.take(object, 1).unwrap();
+            take(object).unwrap();
         }
         advance(Duration::from_secs(61)).await;
-        writes.take(5_000, 1).unwrap();
+        take(5_000).unwrap();
         for object in 1_000..1_200 {
-            writes.take(object, 1).unwrap();
+            take(object).unwrap();
         }
         assert_eq!(kept(), 201, "those of a minute ago are gone");
-        assert!(writes.take(5_000, 1).is_err(), "and no other");
-        let refused = (10_000..200_000).filter(|object| writes.take(*object, 1).is_err()).count();
+        assert!(take(5_000).is_err(), "and no other");
+        let refused = (10_000..200_000).filter(|object| take(*object).is_err()).count();
         assert_eq!(
             (kept(), refused),
             (MOST_WRITTEN + 1, 190_000 - (MOST_WRITTEN - 201) - 1),
             "the rest shares one portion"
         );
-        assert!(writes.take(5_000, 1).is_err(), "and none is forgotten for it");
+        assert!(take(5_000).is_err(), "and none is forgotten for it");
         advance(Duration::from_secs(61)).await;
-        assert_eq!(writes.take(7, 1), Ok(7));
+        assert_eq!(take(7), Ok(7));
         assert_eq!(kept(), 1);
     }
 }

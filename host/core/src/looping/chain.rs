@@ -5,18 +5,18 @@
 //! tells of; and whatever is not known then is somebody else's.
 
 use std::{
-    collections::{HashMap, VecDeque},
-    hash::{DefaultHasher, Hasher as _},
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    hash::{BuildHasherDefault, DefaultHasher, Hasher as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{cache::Meta, name::ControllerName, resource::ObjectKey};
+use crate::{cache::Meta, hashed::Hashed, name::ControllerName, resource::ObjectKey};
 
 /// From this generation on a chain feeds itself. The longest that people build goes down three kinds and back up (such as `CronJob`, `Job`, `Pod`), and each of them takes a step or two of
 /// its own; and to be longer is no loop yet, it only lets changes count.
 pub(super) const LONG: u32 = 8;
 /// Writes that are remembered until their events come, of all controllers of a plugin: of many seconds, where an event takes milliseconds.
-pub(super) const MOST_DEEDS: usize = 10_000;
+pub(super) const MOST_DEEDS: usize = 4_000;
 /// Events that wake one reconcile while nobody knows yet whose they are.
 pub(super) const MOST_WAKES: usize = 16;
 
@@ -26,7 +26,7 @@ pub struct Chain(Mutex<Deeds>);
 
 #[derive(Debug, Default)]
 struct Deeds {
-    known: HashMap<u64, Deed>,
+    known: HashMap<u64, Deed, BuildHasherDefault<Hashed>>,
     /// The oldest first.
     order: VecDeque<u64>,
 }
@@ -72,18 +72,14 @@ impl Errand {
     }
 
     fn note(&self, events: [u64; 2]) {
-        let mut wakes = self.wakes.clone();
-        wakes.sort_out(&self.chain, &self.by);
-        let generation = wakes.generation();
         let mut deeds = self.chain.lock();
+        let generation = self.wakes.generation(&deeds);
         // What was heard before it began, it did not write: a write that changed nothing is answered as somebody else's version.
         let heard = |event: &u64| self.wakes.open.iter().any(|wake| wake.event == *event);
         for event in events.into_iter().filter(|event| *event != 0 && !heard(event)) {
             // What changed nothing is answered as the version that somebody made before, whose it stays.
-            if deeds.known.contains_key(&event) {
-                continue;
-            }
-            deeds.known.insert(event, Deed { by: self.by.clone(), generation });
+            let Entry::Vacant(place) = deeds.known.entry(event) else { continue };
+            place.insert(Deed { by: self.by.clone(), generation });
             deeds.order.push_back(event);
             if deeds.order.len() > MOST_DEEDS
                 && let Some(oldest) = deeds.order.pop_front()
@@ -215,9 +211,13 @@ impl Wakes {
         self.with.as_deref()
     }
 
-    /// What a reconcile that these woke hands on.
-    fn generation(&self) -> u32 {
-        let only_own = !self.foreign && self.open.is_empty();
-        self.least.or(self.carried).filter(|_| only_own).map_or(0, |least| least.saturating_add(1))
+    /// What a reconcile that these woke hands on, by what is known now.
+    fn generation(&self, deeds: &Deeds) -> u32 {
+        let mut least = self.least;
+        for wake in &self.open {
+            let Some(deed) = deeds.known.get(&wake.event) else { return 0 };
+            least = Some(least.map_or(deed.generation, |least| least.min(deed.generation)));
+        }
+        least.or(self.carried).filter(|_| !self.foreign).map_or(0, |least| least.saturating_add(1))
     }
 }
