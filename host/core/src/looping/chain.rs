@@ -15,7 +15,7 @@ use crate::{cache::Meta, hashed::Hashed, name::ControllerName, resource::ObjectK
 /// From this generation on a chain feeds itself. The longest that people build goes down three kinds and back up (such as `CronJob`, `Job`, `Pod`), and each of them takes a step or two of
 /// its own; and to be longer is no loop yet, it only lets changes count.
 pub(super) const LONG: u32 = 8;
-/// Writes that are remembered until their events come, of all controllers of a plugin: of many seconds, where an event takes milliseconds.
+/// Writes that are remembered until their events come, of all controllers of a plugin: of seconds at a thousand a second, where an event takes milliseconds.
 pub(super) const MOST_DEEDS: usize = 4_000;
 /// Events that wake one reconcile while nobody knows yet whose they are.
 pub(super) const MOST_WAKES: usize = 16;
