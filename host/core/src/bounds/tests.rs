@@ -63,6 +63,22 @@ fn what_a_plugin_may_do_is_not_its_own_to_write() {
 }
 
 #[test]
+fn namespaces_that_were_taken_away_are_out_of_sight_until_they_are_given_back() {
+    let only = |namespace: &str| Some(Scope::Namespaces([namespace.parse().unwrap()].into()));
+    let mut bounds = bounds();
+    let sees = |bounds: &Bounds, place: &str| bounds.contains(Some(&place.parse().unwrap()));
+    let may = |bounds: &Bounds, what: &str| asked(what, |access| bounds.check(access)).is_ok();
+    assert!(sees(&bounds, "n") && sees(&bounds, "m") && may(&bounds, "list x.example.com things -"));
+    assert!(bounds.narrow(only("n")) && !bounds.narrow(only("n")), "it says whether that is new");
+    assert!(sees(&bounds, "n") && !sees(&bounds, "m") && !bounds.contains(None));
+    assert!(may(&bounds, "get x.example.com things n/a") && !may(&bounds, "get x.example.com things m/a"));
+    assert!(!may(&bounds, "list x.example.com things -"), "the ports would answer what lies elsewhere, too");
+    assert!(bounds.narrow(None) && sees(&bounds, "m"));
+    let mut nobodys = Bounds::default();
+    assert!(!nobodys.narrow(only("n")) && sees(&nobodys, "m"));
+}
+
+#[test]
 fn nothing_runs_where_the_accounts_of_plugins_lie() {
     for (what, refused) in [
         ("create core pods", true),
