@@ -161,6 +161,30 @@ async fn a_pause_is_dropped_by_no_write_and_nobody_else_notices() {
 }
 
 #[tokio::test]
+async fn a_replace_of_another_version_is_a_conflict_unless_the_api_server_says_so_itself() {
+    let of = |version: &str| format!(r#"{{"metadata":{{"name":"x","resourceVersion":"{version}"}}}}"#);
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (effects, _) = effects(&fake, Policy { grants: rules(&["create", "update", "patch"]), ..Policy::default() });
+    for (there, replaced, sent) in [
+        ("8", "8", true),
+        // It is older, and nothing came since that it would drop.
+        ("8", "7", true),
+        ("10", "9", true),
+        // It may be anything by then.
+        ("8", "9", false),
+        ("8", "10", false),
+        // Nobody can say which came first.
+        ("b", "a", false),
+        ("b", "b", true),
+    ] {
+        *fake.object.lock().unwrap() = Some(of(there));
+        let ended = effects.replace(&pods(), &key(), None, of(replaced)).await;
+        let conflicts = matches!(&ended, Err(ApiError::Conflict(why)) if why.contains("read it again"));
+        assert_eq!((ended.is_ok(), conflicts), (sent, !sent), "{replaced} on {there}");
+    }
+}
+
+#[tokio::test]
 async fn what_the_account_may_not_look_at_it_does_not_replace() {
     let fake = Arc::new(Fake { exists: true, hidden: true, ..Fake::default() });
     let (effects, _) = effects(&fake, Policy { grants: rules(&["create", "update", "patch"]), ..Policy::default() });
