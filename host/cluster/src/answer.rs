@@ -9,7 +9,6 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    convert::Infallible,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
@@ -129,7 +128,7 @@ pub fn is_watch(uri: &Uri) -> bool {
 ///
 /// # Errors
 /// [`TooLarge`], or what ended it.
-pub async fn read<B>(mut body: B, turn: Option<Turn>) -> Result<Answer<Infallible>, BoxError>
+pub async fn read<B>(mut body: B, turn: Option<Turn>) -> Result<Answer<B>, BoxError>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -174,16 +173,6 @@ pub enum Answer<B> {
         /// The turns.
         held: (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>),
     },
-}
-
-impl Answer<Infallible> {
-    /// The same where others are streams.
-    pub fn among<B>(self) -> Answer<B> {
-        match self {
-            Self::Whole { frames, held } => Answer::Whole { frames, held },
-            Self::Stream(never) => match never {},
-        }
-    }
 }
 
 impl<B> Body for Answer<B>

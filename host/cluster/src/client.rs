@@ -330,7 +330,7 @@ where
                 observer(&host, &method, status, acting.as_ref().map(|Acting(plugin)| plugin));
             }
             let (head, body) = answer.map_err(Into::into)?.into_parts();
-            let body = if streams { Answer::Stream(body) } else { read(body, turn).await?.among() };
+            let body = if streams { Answer::Stream(body) } else { read(body, turn).await? };
             Ok(Response::from_parts(head, body))
         }));
         Box::pin(async move { task.await.map_err(BoxError::from)? })

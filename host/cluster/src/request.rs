@@ -142,14 +142,20 @@ pub async fn send_json(client: &Client, request: Request<Vec<u8>>) -> Result<ser
 
 /// Sends, and reads of the answer what is asked for.
 pub async fn send_for<T: DeserializeOwned>(client: &Client, request: Request<Vec<u8>>) -> Result<T, Fault> {
-    serde_json::from_slice(&send(client, request).await?).map_err(|e| Fault::Garbled(e.to_string()))
+    read_in_time(client, request).await.map(|(_, answer)| answer)
 }
 
 /// Sends, reads the answer as JSON, and says whether the API server made what it answers.
 pub async fn send_write(client: &Client, request: Request<Vec<u8>>) -> Result<(serde_json::Value, bool), Fault> {
+    read_in_time(client, request).await.map(|(status, answer)| (answer, status == StatusCode::CREATED))
+}
+
+async fn read_in_time<T: DeserializeOwned>(
+    client: &Client,
+    request: Request<Vec<u8>>,
+) -> Result<(StatusCode, T), Fault> {
     let (status, body) = in_time(client, request).await?;
-    let answer = serde_json::from_slice(&body).map_err(|e| Fault::Garbled(e.to_string()))?;
-    Ok((answer, status == StatusCode::CREATED))
+    serde_json::from_slice(&body).map(|answer| (status, answer)).map_err(|e| Fault::Garbled(e.to_string()))
 }
 
 async fn exchange(client: &Client, request: Request<Vec<u8>>) -> Result<(StatusCode, Bytes), Fault> {
@@ -186,16 +192,12 @@ async fn exchange(client: &Client, request: Request<Vec<u8>>) -> Result<(StatusC
 fn unanswered(error: &kube::Error) -> Fault {
     let text = chain(error);
     // The pool's error says whether a connection came about; it sits at some depth of the chain.
-    let refused = |cause: &(dyn std::error::Error + 'static)| {
-        cause
-            .downcast_ref::<hyper_util::client::legacy::Error>()
-            .is_some_and(hyper_util::client::legacy::Error::is_connect)
-    };
-    if causes(error).any(refused) {
+    let mut of_pool = causes(error).filter_map(|cause| cause.downcast_ref::<hyper_util::client::legacy::Error>());
+    if of_pool.any(hyper_util::client::legacy::Error::is_connect) {
         Fault::Unreachable(text)
-    } else if causes(error).any(|cause| cause.downcast_ref::<TooLarge>().is_some()) {
+    } else if cause::<TooLarge>(error).is_some() {
         Fault::TooLarge
-    } else if let Some(busy) = causes(error).find_map(|cause| cause.downcast_ref::<Busy>()) {
+    } else if let Some(busy) = cause::<Busy>(error) {
         Fault::Busy(busy.to_string())
     } else {
         Fault::Lost(text)
@@ -203,10 +205,15 @@ fn unanswered(error: &kube::Error) -> Fault {
 }
 
 /// An error and what is behind it.
-pub(crate) fn causes<'a>(
+fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
     std::iter::successors(Some(error), |error| error.source())
+}
+
+/// The error of this type that is behind it.
+pub(crate) fn cause<'a, T: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a T> {
+    causes(error).find_map(|cause| cause.downcast_ref())
 }
 
 /// An error with its causes, each said once.

@@ -21,8 +21,7 @@ use std::{
 use serde_json::Value;
 
 pub use self::written::Change;
-pub(crate) use self::written::has_private_key;
-use self::written::{Owner, Written};
+use self::written::{Owner, Written, has_private_key};
 use crate::{
     cache::{Cached, Meta, Scope},
     effect::printable,
@@ -190,6 +189,11 @@ impl Bounds {
     /// # Errors
     /// It is refused, or its text is not understood.
     pub fn claims<'a>(&self, access: &Access<'_>, change: Change<'a>) -> Result<Claims<'a>, Outside> {
+        // What is judged has to be what is sent.
+        if has_private_key(change.text()).map_err(Outside::Unclear)? {
+            let why = "it has a key `$serde_json::private::…`, which is of the host's own parser; leave it out";
+            return Err(Outside::Unclear(why.to_owned()));
+        }
         let (group, resource) = (access.resource.group(), access.resource.resource());
         let plugin = self.0.as_ref();
         let beside = plugin.is_some_and(|plugin| access.namespace == Some(&plugin.account.namespace));

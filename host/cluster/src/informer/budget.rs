@@ -77,35 +77,61 @@ impl CacheBudget {
     /// The place of an object whose text has so many bytes, in the cache of these plugins.
     pub(super) fn charge<'a>(self: &Arc<Self>, plugins: impl Iterator<Item = &'a PluginName>, text: usize) -> Charge {
         let bytes = text.saturating_add(BESIDE);
-        let mut held = self.lock();
-        let plugin = self.lightest(&held, plugins, bytes).cloned();
-        match &plugin {
-            Some(plugin) => {
-                held.whole = held.whole.saturating_add(bytes);
-                let of = held.plugins.entry(plugin.clone()).or_default();
-                *of = of.saturating_add(bytes);
-            }
-            None => held.outlines = held.outlines.saturating_add(1),
-        }
+        let plugin = self.lock().take(self.total, plugins, bytes);
         Charge { budget: Arc::clone(self), plugin, bytes }
     }
 
     /// Whether there would be room for so many bytes more.
     pub(super) fn has_room<'a>(&self, plugins: impl Iterator<Item = &'a PluginName>, bytes: usize) -> bool {
-        self.lightest(&self.lock(), plugins, bytes).is_some()
+        self.lock().lightest(self.total, plugins, bytes).is_some()
     }
+}
 
+impl Held {
     /// Of these plugins the one that holds least, if it may hold so many bytes more.
     fn lightest<'a>(
         &self,
-        held: &Held,
+        total: usize,
         plugins: impl Iterator<Item = &'a PluginName>,
         bytes: usize,
     ) -> Option<&'a PluginName> {
-        let of = |plugin: &PluginName| held.plugins.get(plugin).copied().unwrap_or_default();
+        let of = |plugin: &PluginName| self.plugins.get(plugin).copied().unwrap_or_default();
         let lightest = plugins.min_by_key(|plugin| of(plugin))?;
-        let free = self.total.saturating_sub(held.whole).saturating_sub(bytes);
+        let free = total.saturating_sub(self.whole).saturating_sub(bytes);
         (of(lightest).saturating_add(bytes) <= free).then_some(lightest)
+    }
+
+    /// Answers by whom the bytes are held now; none where there is no room.
+    fn take<'a>(
+        &mut self,
+        total: usize,
+        plugins: impl Iterator<Item = &'a PluginName>,
+        bytes: usize,
+    ) -> Option<PluginName> {
+        let plugin = self.lightest(total, plugins, bytes).cloned();
+        match &plugin {
+            Some(plugin) => {
+                self.whole = self.whole.saturating_add(bytes);
+                let of = self.plugins.entry(plugin.clone()).or_default();
+                *of = of.saturating_add(bytes);
+            }
+            None => self.outlines = self.outlines.saturating_add(1),
+        }
+        plugin
+    }
+
+    fn give_back(&mut self, plugin: Option<&PluginName>, bytes: usize) {
+        let Some(plugin) = plugin else {
+            self.outlines = self.outlines.saturating_sub(1);
+            return;
+        };
+        self.whole = self.whole.saturating_sub(bytes);
+        if let Some(of) = self.plugins.get_mut(plugin) {
+            *of = of.saturating_sub(bytes);
+            if *of == 0 {
+                self.plugins.remove(plugin);
+            }
+        }
     }
 }
 
@@ -120,17 +146,11 @@ impl Charge {
         self.plugin.as_ref() == Some(plugin)
     }
 
-    /// Charges it to one of these instead.
-    pub(super) fn move_to<'a>(
-        &mut self,
-        budget: &Arc<CacheBudget>,
-        plugins: impl Iterator<Item = &'a PluginName>,
-        text: usize,
-    ) {
-        // First it gives its room back, and counts as one without room until it has another.
-        self.give_back();
-        budget.lock().outlines += 1;
-        *self = budget.charge(plugins, text);
+    /// Charges it to one of these instead, if it has room.
+    pub(super) fn move_to<'a>(&mut self, plugins: impl Iterator<Item = &'a PluginName>) {
+        let mut held = self.budget.lock();
+        held.give_back(self.plugin.as_ref(), self.bytes);
+        self.plugin = held.take(self.budget.total, plugins, self.bytes);
     }
 
     /// What the whole object takes, or would take.
@@ -139,27 +159,9 @@ impl Charge {
     }
 }
 
-impl Charge {
-    /// From here on it is nobody's.
-    fn give_back(&mut self) {
-        let mut held = self.budget.lock();
-        let Some(plugin) = self.plugin.take() else {
-            held.outlines = held.outlines.saturating_sub(1);
-            return;
-        };
-        held.whole = held.whole.saturating_sub(self.bytes);
-        if let Some(of) = held.plugins.get_mut(&plugin) {
-            *of = of.saturating_sub(self.bytes);
-            if *of == 0 {
-                held.plugins.remove(&plugin);
-            }
-        }
-    }
-}
-
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.give_back();
+        self.budget.lock().give_back(self.plugin.as_ref(), self.bytes);
     }
 }
 

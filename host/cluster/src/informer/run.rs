@@ -25,8 +25,8 @@ use crate::{
     answer::{Purpose, TooLarge},
     discovery::Discovery,
     identity::Identity,
-    object::{Entry, Unreadable, Watched},
-    request::causes,
+    object::{Entry, Watched},
+    request::cause,
 };
 
 /// Between two attempts of a watch.
@@ -270,30 +270,34 @@ fn take(informer: &Informer, kind: &ApiResource, event: Event<Watched>) {
     let left_out = |error: &dyn std::fmt::Display| {
         warn!(resource = %informer.watched.resource, %error, "an object cannot be kept and is left out");
     };
-    let put = |watched: &Watched, initial| match (read(watched), watched.unreadable()) {
-        (Ok((key, entry)), _) => informer.apply(key, entry, initial),
-        (Err(Unreadable::Text { name, why }), Ok((key, entry))) => {
-            warn!(resource = %informer.watched.resource, name, %why, "an object cannot be read");
-            informer.apply_unreadable(key, entry, initial);
-        }
-        (Err(error), _) => left_out(&error),
+    let put = |watched: &Watched, initial| match read(watched) {
+        Ok((key, entry)) => informer.apply(key, entry, initial),
+        Err(error) => match watched.unreadable() {
+            Ok((key, entry)) => {
+                warn!(resource = %informer.watched.resource, %error, "an object cannot be read");
+                informer.apply_unreadable(key, entry, initial);
+            }
+            Err(_) => left_out(&error),
+        },
     };
     match event {
         Event::Init => informer.list_begins(),
         Event::InitDone => informer.list_complete(),
         Event::InitApply(watched) => put(&watched, true),
         Event::Apply(watched) => put(&watched, false),
-        Event::Delete(watched) => match (read(&watched), watched.unreadable()) {
-            (Ok((key, entry)), _) => informer.delete(&key, &entry),
-            (Err(_), Ok((key, _))) => informer.delete_unreadable(&key),
-            (Err(error), Err(_)) => left_out(&error),
+        Event::Delete(watched) => match read(&watched) {
+            Ok((key, entry)) => informer.delete(&key, &entry),
+            Err(error) => match watched.unreadable() {
+                Ok((key, _)) => informer.delete_unreadable(&key),
+                Err(_) => left_out(&error),
+            },
         },
     }
 }
 
 /// What an error of a watch means; none where the watcher goes on by itself after a pause.
 fn verdict(error: watcher::Error) -> Option<End> {
-    if causes(&error).any(|cause| cause.downcast_ref::<TooLarge>().is_some()) {
+    if cause::<TooLarge>(&error).is_some() {
         return Some(End::TooLarge);
     }
     let text = error.to_string();

@@ -189,7 +189,7 @@ impl Informer {
     pub fn leave(&self, id: u64) -> usize {
         let mut state = self.state();
         if let Some(gone) = state.subscribers.remove(&id) {
-            state.charge_anew(&self.budget, &gone.actor.plugin);
+            state.charge_anew(&gone.actor.plugin);
         }
         let left = state.subscribers.len();
         drop(state);
@@ -203,7 +203,7 @@ impl Informer {
         for subscriber in state.subscribers.values().filter(|s| s.actor == *actor) {
             subscriber.tap.close();
         }
-        state.charge_anew(&self.budget, &actor.plugin);
+        state.charge_anew(&actor.plugin);
         drop(state);
         self.changed.notify_one();
     }
@@ -463,13 +463,13 @@ impl State {
     }
 
     /// Once a plugin is told nothing more, it holds nothing here any more either.
-    fn charge_anew(&mut self, budget: &Arc<CacheBudget>, gone: &PluginName) {
+    fn charge_anew(&mut self, gone: &PluginName) {
         let left: Vec<_> = self.plugins().cloned().collect();
         if left.is_empty() || left.contains(gone) {
             return;
         }
         for kept in self.store.values_mut().filter(|kept| kept.charge.is_of(gone)) {
-            kept.charge.move_to(budget, left.iter(), kept.entry.size());
+            kept.charge.move_to(left.iter());
             if !kept.charge.is_whole() {
                 kept.entry = kept.entry.clone().outline();
             }
