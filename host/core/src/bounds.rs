@@ -10,6 +10,7 @@
 //!
 //! What it hands on to others by RBAC the API server holds to what it has itself: `operetta install` never gives an account `escalate`, `bind` or `impersonate`.
 
+mod named;
 mod written;
 
 use std::{
@@ -21,7 +22,10 @@ use std::{
 use serde_json::Value;
 
 pub use self::written::Change;
-use self::written::{Owner, Written, has_private_key};
+use self::{
+    named::Named,
+    written::{Owner, Written},
+};
 use crate::{
     cache::{Cached, Meta, Scope},
     effect::printable,
@@ -190,7 +194,8 @@ impl Bounds {
     /// It is refused, or its text is not understood.
     pub fn claims<'a>(&self, access: &Access<'_>, change: Change<'a>) -> Result<Claims<'a>, Outside> {
         // What is judged has to be what is sent.
-        if has_private_key(change.text()).map_err(Outside::Unclear)? {
+        let names = Named::of(change.text());
+        if change.has_private_key(&names).map_err(Outside::Unclear)? {
             let why = "it has a key `$serde_json::private::…`, which is of the host's own parser; leave it out";
             return Err(Outside::Unclear(why.to_owned()));
         }
@@ -200,7 +205,7 @@ impl Bounds {
         let binding = group == RBAC && resource.ends_with("bindings");
         let create = access.verb == Verb::Create;
         let account = create && group.is_empty() && resource == "serviceaccounts";
-        if group.is_empty() && resource == "secrets" && beside && change.mentions_token() {
+        if group.is_empty() && resource == "secrets" && beside && change.mentions_token(&names) {
             let why = "a Secret beside its own account would be a token of it; take a Secret of another type, or in another namespace";
             return Err(Outside::Denied(never(access, why)));
         }
@@ -208,7 +213,7 @@ impl Bounds {
         let named = account || create && group == RBAC;
         if !binding
             && !named
-            && let Some(written) = change.glance()
+            && let Some(written) = change.glance(&names)
         {
             return Ok(Claims { at_most: true, ..self.of_what_is_written(access, written) });
         }

@@ -75,9 +75,8 @@ impl Cached {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("managedFields");
         }
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let key =
-            ObjectKey::parse(Some(text("/metadata/namespace")).filter(|n| !n.is_empty()), text("/metadata/name"))?;
+        let text = |field| in_metadata(&object, field).and_then(Value::as_str).unwrap_or_default();
+        let key = ObjectKey::parse(Some(text("namespace")).filter(|n| !n.is_empty()), text("name"))?;
         Ok((key, Self { json: object.to_string().into(), meta: Meta::of(&object) }))
     }
 
@@ -103,17 +102,17 @@ impl std::ops::Deref for Cached {
 
 impl Meta {
     fn of(object: &Value) -> Self {
-        let text = |pointer: &str| text_of(object.pointer(pointer));
+        let field = |name| in_metadata(object, name);
         Self {
-            uid: text("/metadata/uid"),
-            resource_version: text("/metadata/resourceVersion"),
-            generation: object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default(),
-            deleting: object.pointer("/metadata/deletionTimestamp").is_some_and(|t| !t.is_null()),
-            labels: fingerprint(object.pointer("/metadata/labels")),
-            annotations: fingerprint(object.pointer("/metadata/annotations")),
-            told: told_in(object),
-            owners: owners_of(object),
-            finalizers: finalizers_of(object),
+            uid: text_of(field("uid")),
+            resource_version: text_of(field("resourceVersion")),
+            generation: field("generation").and_then(Value::as_i64).unwrap_or_default(),
+            deleting: field("deletionTimestamp").is_some_and(|t| !t.is_null()),
+            labels: fingerprint(field("labels")),
+            annotations: fingerprint(field("annotations")),
+            told: told_in(field("annotations")),
+            owners: owners_in(field("ownerReferences")),
+            finalizers: finalizers_in(field("finalizers")),
         }
     }
 
@@ -137,6 +136,11 @@ impl Meta {
     }
 }
 
+/// Each event asks for many of them, for which JSON pointers are too slow.
+fn in_metadata<'a>(object: &'a Value, field: &str) -> Option<&'a Value> {
+    object.get("metadata")?.get(field)
+}
+
 fn text_of(value: Option<&Value>) -> String {
     value.and_then(Value::as_str).unwrap_or_default().to_owned()
 }
@@ -151,9 +155,8 @@ fn fingerprint(map: Option<&Value>) -> u64 {
     hasher.finish()
 }
 
-fn told_in(object: &Value) -> Box<[(String, String)]> {
-    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
-    let told = annotations.into_iter().flatten().filter(|(key, _)| key.starts_with(PREFIX));
+fn told_in(annotations: Option<&Value>) -> Box<[(String, String)]> {
+    let told = annotations.and_then(Value::as_object).into_iter().flatten().filter(|(key, _)| key.starts_with(PREFIX));
     told.map(|(key, value)| (key.clone(), text_of(Some(value)))).collect()
 }
 
@@ -162,20 +165,19 @@ pub(crate) fn group_of(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
-fn owners_of(object: &Value) -> Box<[Owner]> {
+fn owners_in(references: Option<&Value>) -> Box<[Owner]> {
     let owner = |owner: &Value| {
         let text = |field: &str| text_of(owner.get(field));
-        let group = group_of(&text("apiVersion")).to_owned();
+        let api_version = owner.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+        let group = group_of(api_version).to_owned();
         let controller = owner.get("controller").and_then(Value::as_bool) == Some(true);
         Owner { group, kind: text("kind"), name: text("name"), uid: text("uid"), controller }
     };
-    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    owners.into_iter().flatten().map(owner).collect()
+    references.and_then(Value::as_array).into_iter().flatten().map(owner).collect()
 }
 
-fn finalizers_of(object: &Value) -> Box<[String]> {
-    let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
-    finalizers.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+fn finalizers_in(finalizers: Option<&Value>) -> Box<[String]> {
+    finalizers.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// A change of one object, as an informer tells it.

@@ -406,8 +406,7 @@ impl Effects {
         change: Change<'_>,
         there: Option<Arc<Cached>>,
     ) -> Result<(), ApiError> {
-        let claims = self.policy.load().bounds.claims(access, change);
-        let mut claims = self.allow_owners(access, claims)?;
+        let mut claims = self.claims(access, |bounds| bounds.claims(access, change))?;
         if claims.is_empty() {
             return Ok(());
         }
@@ -418,8 +417,7 @@ impl Effects {
         let replaced = claims.replaced().map(str::to_owned);
         claims.allow_what_is_there(&there);
         if claims.are_at_most() && !claims.is_empty() {
-            let all = self.policy.load().bounds.all_claims(access, change);
-            claims = self.allow_owners(access, all)?;
+            claims = self.claims(access, |bounds| bounds.all_claims(access, change))?;
             claims.allow_what_is_there(&there);
         }
         // Of an older version the API server says so itself, unless this would be refused for what came since; one that is not there yet may be anything.
@@ -436,23 +434,21 @@ impl Effects {
         claims.check(access).map_err(|denial| self.deny(&denial))
     }
 
-    /// Of what is made, or may be deleted anyhow, owners are no matter.
-    fn allow_owners<'a>(
+    /// What a write claims. Of what is made, or may be deleted anyhow, owners are no matter.
+    fn claims<'a>(
         &self,
         access: &Access<'_>,
-        claims: Result<Claims<'a>, Outside>,
+        of: impl FnOnce(&Bounds) -> Result<Claims<'a>, Outside>,
     ) -> Result<Claims<'a>, ApiError> {
-        let mut claims = claims.map_err(|outside| match outside {
+        let policy = self.policy.load();
+        let mut claims = of(&policy.bounds).map_err(|outside| match outside {
             Outside::Denied(denial) => self.deny(&denial),
             Outside::Unclear(why) => {
                 ApiError::Invalid(format!("{}: the text is not understood: {why}", access.words()))
             }
         })?;
         let delete = Access { verb: Verb::Delete, subresource: None, ..*access };
-        let may_delete = || {
-            let policy = self.policy.load();
-            policy.grants.allow(&delete) && policy.bounds.check(&delete).is_ok()
-        };
+        let may_delete = || policy.grants.allow(&delete) && policy.bounds.check(&delete).is_ok();
         if claims.has_owners() && (access.verb == Verb::Create || may_delete()) {
             claims.allow_owners();
         }

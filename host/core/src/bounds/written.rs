@@ -5,13 +5,14 @@
 
 use std::{borrow::Cow, fmt, sync::LazyLock};
 
-use memchr::{memchr, memmem::Finder};
+use memchr::memmem::Finder;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Value, value::RawValue};
 
+use super::named::{Named, PRIVATE};
 use crate::{
     annotation,
     cache::{self, group_of},
@@ -70,14 +71,7 @@ pub struct Written<'a> {
     pub subjects: Vec<Subject>,
 }
 
-/// A name as it stands in a text without letters in escapes.
-type Name = LazyLock<Finder<'static>>;
-
-/// How each of the host's annotations begins; the slash JSON may write as `\/`.
-static ANNOTATION: Name = Name::new(|| Finder::new("\"operetta.dev"));
-static OWNERS: Name = Name::new(|| Finder::new("\"ownerReferences\""));
-static FINALIZERS: Name = Name::new(|| Finder::new("\"finalizers\""));
-static VERSION: Name = Name::new(|| Finder::new("\"resourceVersion\""));
+static NULL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("null"));
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -164,26 +158,6 @@ struct Step<'a> {
     value: Option<&'a RawValue>,
 }
 
-/// Whether the text may have letters in the escapes of JSON, where no encoder has any.
-fn has_escapes(text: &str) -> bool {
-    memchr(b'\\', text.as_bytes()).is_some() && text.contains("\\u")
-}
-
-/// By which serde_json hides a text of JSON in a string: what is read as a value is not what is read by types.
-const PRIVATE: &str = "$serde_json::private::";
-
-/// Whether some object in it has such a key.
-///
-/// # Errors
-/// It is no JSON, or too deep.
-pub fn has_private_key(text: &str) -> Result<bool, String> {
-    // Almost none has, which a glance at its first letter shows.
-    if memchr(b'$', text.as_bytes()).is_none() && !has_escapes(text) {
-        return Ok(false);
-    }
-    typed::<Keys>(text).map(|Keys(private)| private)
-}
-
 /// Whether a key of it, or of what is in it, is private.
 struct Keys(bool);
 
@@ -239,15 +213,6 @@ fn typed<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// The value of the only field of this name in a text without letters in escapes, at whatever depth; the default where there is none. None where the name stands there more than once, or as
-/// something else.
-fn sole<'a, T: Deserialize<'a> + Default>(text: &'a str, name: &Name) -> Option<T> {
-    let Some(at) = name.find(text.as_bytes()) else { return Some(T::default()) };
-    let value = text.get(at + name.needle().len()..)?.trim_start().strip_prefix(':')?;
-    let once = name.find(value.as_bytes()).is_none();
-    once.then(|| T::deserialize(&mut serde_json::Deserializer::from_str(value)).ok())?
-}
-
 impl<'a> Change<'a> {
     /// All of it.
     pub fn text(self) -> &'a str {
@@ -255,33 +220,43 @@ impl<'a> Change<'a> {
         text
     }
 
+    /// Whether some object in it has a key by which serde_json hides a text of JSON in a string. Almost none has, which what is named shows.
+    ///
+    /// # Errors
+    /// It is no JSON, or too deep.
+    pub(super) fn has_private_key(self, named: &Named) -> Result<bool, String> {
+        if !(named.private || named.escapes) {
+            return Ok(false);
+        }
+        typed::<Keys>(self.text()).map(|Keys(private)| private)
+    }
+
     /// What it says at most of owners, finalizers and annotations: besides those of the object itself, those of what the object holds within. None where only reading tells.
-    pub fn glance(self) -> Option<Written<'a>> {
-        let text = self.text();
+    pub(super) fn glance(self, named: &Named<'a>) -> Option<Written<'a>> {
         let swept = match self {
             // A step may copy what it does not name.
             Self::Steps(_) => return None,
             // It may take all annotations away at once.
-            Self::Merge(_) if text.contains("null") => return None,
+            Self::Merge(text) if NULL.find(text.as_bytes()).is_some() => return None,
             Self::Merge(_) | Self::Fields(_) => None,
             Self::Whole(_) => Some(0),
         };
-        if has_escapes(text) || ANNOTATION.find(text.as_bytes()).is_some() {
+        if named.escapes || named.told {
             return None;
         }
         Some(Written {
-            version: swept.and_then(|_| sole::<Option<&str>>(text, &VERSION).flatten().map(Cow::Borrowed)),
-            owners: sole::<Option<_>>(text, &OWNERS)?.unwrap_or_default(),
-            finalizers: sole::<Option<_>>(text, &FINALIZERS)?.unwrap_or_default(),
+            version: swept.and_then(|_| named.sole::<Option<&str>>(named.version).flatten().map(Cow::Borrowed)),
+            owners: named.sole::<Option<_>>(named.owners)?.unwrap_or_default(),
+            finalizers: named.sole::<Option<_>>(named.finalizers)?.unwrap_or_default(),
             swept,
             ..Written::default()
         })
     }
 
     /// Whether it may be about a Secret that is a service account's token.
-    pub fn mentions_token(self) -> bool {
+    pub(super) fn mentions_token(self, named: &Named) -> bool {
         let text = self.text();
-        (text.contains("service-account") || has_escapes(text))
+        (text.contains("service-account") || named.escapes)
             && serde_json::from_str(text).map_or(true, |value: Value| holds(&value, "kubernetes.io/service-account"))
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    hash::{BuildHasher as _, BuildHasherDefault, RandomState},
+    hash::{BuildHasher as _, BuildHasherDefault},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::quality::RandomState;
 use tokio::time::Instant;
 
 use super::meter::Meter;

@@ -4,6 +4,7 @@
 
 use std::{borrow::Cow, collections::HashMap, fmt, ops::Deref, sync::Arc};
 
+use foldhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 
 use super::{Access, Rule};
@@ -17,7 +18,7 @@ pub struct Rules(Arc<Indexed>);
 struct Indexed {
     list: Vec<Rule>,
     /// By `RESOURCE` and `RESOURCE/SUBRESOURCE`.
-    by_target: HashMap<String, Vec<usize>>,
+    by_target: HashMap<String, Vec<usize>, RandomState>,
     /// Those with `*` or `*/SUBRESOURCE`.
     of_many: Vec<usize>,
 }
@@ -37,7 +38,7 @@ impl Rules {
 
 impl From<Vec<Rule>> for Rules {
     fn from(list: Vec<Rule>) -> Self {
-        let mut by_target = HashMap::<_, Vec<_>>::new();
+        let mut by_target = HashMap::<_, Vec<_>, _>::default();
         let mut of_many = Vec::new();
         for (at, rule) in list.iter().enumerate() {
             for target in &rule.resources {

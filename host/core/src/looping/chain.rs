@@ -6,9 +6,11 @@
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
-    hash::{BuildHasherDefault, DefaultHasher, Hasher as _},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    hash::{BuildHasher as _, BuildHasherDefault, Hash},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
 };
+
+use foldhash::quality::RandomState;
 
 use crate::{cache::Meta, hashed::Hashed, name::ControllerName, resource::ObjectKey};
 
@@ -126,10 +128,10 @@ pub(super) fn event(was: Option<&Meta>, now: Option<&Meta>) -> u64 {
     fingerprint(&(uid, version))
 }
 
-pub(super) fn fingerprint(value: &impl std::hash::Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+/// Of what is forgotten with the process.
+pub(super) fn fingerprint(value: &impl Hash) -> u64 {
+    static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+    STATE.hash_one(value)
 }
 
 #[derive(Debug, Clone, Copy)]
