@@ -36,7 +36,7 @@ use self::{
 };
 use crate::{
     backoff::Backoff,
-    cache::{Cached, Meta},
+    cache::Cached,
     effect::printable,
     name::ControllerName,
     resource::{ObjectKey, Resource},

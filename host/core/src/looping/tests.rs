@@ -10,6 +10,7 @@ use super::{
     differences::DEEPEST,
     *,
 };
+use crate::cache::Meta;
 
 const SECOND: Duration = Duration::from_secs(1);
 
