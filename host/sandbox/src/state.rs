@@ -156,7 +156,8 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Polls `future` in the context of the host's main runtime, as one of the calls of its component.
+    /// Polls `future` in the context of the host's main runtime, as one of the calls of its component. It may wait for its turn first, and thousands beside it: all that it carries was
+    /// counted when the call began, and has its form.
     pub async fn on_main<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let future = poll_fn(|context| {
