@@ -232,6 +232,7 @@ impl Effects {
     pub async fn list(&self, resource: &Resource, options: &ListOptions) -> Result<Page, ApiError> {
         let effect = async {
             self.call(0)?;
+            self.tally.beside(selection(options))?;
             let name = options.field_selector.as_ref().and_then(FieldSelector::object);
             let namespace = options.namespace.as_ref();
             let access = Access { verb: Verb::List, resource, subresource: None, namespace, name: name.as_ref() };
@@ -343,6 +344,7 @@ impl Effects {
     pub async fn delete(&self, resource: &Resource, key: &ObjectKey, options: &DeleteOptions) -> Result<(), ApiError> {
         let effect = async {
             self.call(0)?;
+            self.tally.beside(options.size())?;
             self.allow(&of(Verb::Delete, resource, None, key))?;
             self.tally.write(resource, key, Instant::now()).map_err(|rate| self.slow_down(rate))?;
             // An object that something holds is told of twice: it is to go, and it is gone.
@@ -361,6 +363,7 @@ impl Effects {
     pub async fn publish(&self, mut event: Event) -> Result<(), ApiError> {
         let effect = async {
             self.call(event.message.len())?;
+            self.tally.beside(event.reason.len() + event.action.len())?;
             self.policy.load().grants.check_events().map_err(|denial| self.deny(&denial))?;
             // Regarding an object that it could not read, an event would be a way to write about strangers' objects.
             self.allow(&of(Verb::Get, &event.resource, None, &event.key))?;
@@ -654,6 +657,14 @@ struct Metadata {
     name: String,
     #[serde(default)]
     namespace: String,
+}
+
+/// Bytes of what says which objects a page has.
+fn selection(options: &ListOptions) -> usize {
+    let ListOptions { label_selector, field_selector, continue_token, .. } = options;
+    label_selector.as_ref().map_or(0, |text| text.as_str().len())
+        + field_selector.as_ref().map_or(0, |text| text.as_str().len())
+        + continue_token.as_ref().map_or(0, |text| text.as_str().len())
 }
 
 /// Whether a version surely came before another.

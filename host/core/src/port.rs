@@ -155,6 +155,13 @@ pub struct DeleteOptions {
     pub grace_period_seconds: Option<u32>,
 }
 
+impl DeleteOptions {
+    /// Bytes of its texts.
+    pub fn size(&self) -> usize {
+        [&self.uid, &self.resource_version].into_iter().flatten().map(String::len).sum()
+    }
+}
+
 /// Normal or warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {

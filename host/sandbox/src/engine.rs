@@ -3,6 +3,7 @@
 //! **Nothing here may make a result depend on the machine**: NaNs are canonical and relaxed SIMD is deterministic, so that a reconcile can be replayed elsewhere.
 
 use std::{
+    num::NonZero,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -29,6 +30,8 @@ const MEMORIES: u32 = 4;
 const TABLES: u32 = 12;
 /// Stacks for each slot: one for the call and one for each task in it that waits in a synchronous import.
 const STACKS: u32 = 8;
+/// Functions that a trap remembers. Each with a copy of its name, whose length the first look at a component bounds.
+const FRAMES: usize = 20;
 
 /// What decides how code is compiled; the same in the host and in the compiler's process, else the cache's key would differ.
 fn common() -> Config {
@@ -42,7 +45,8 @@ fn common() -> Config {
         // The pool's slots and the limits are made for addresses of 32 bits.
         .wasm_memory64(false)
         // Resolving lines costs 7 ms a trap; names of functions are kept and cost microseconds.
-        .wasm_backtrace_details(WasmBacktraceDetails::Disable);
+        .wasm_backtrace_details(WasmBacktraceDetails::Disable)
+        .wasm_backtrace_max_frames(NonZero::new(FRAMES));
     config
 }
 

@@ -1,6 +1,9 @@
 //! How a guest ends badly, from wasmtime's errors to words: each limit is told from a crash, and a crash says where.
 
-use std::time::Duration;
+use std::{
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 use operetta_core::{
     effect::printable,
@@ -19,12 +22,27 @@ use crate::{
 const FRAMES: usize = 8;
 /// Characters of a function's name.
 const NAME: usize = 120;
+/// Bytes of a name that are written before the hashes are taken out of it.
+const WRITTEN: usize = 512;
+/// Bytes of a mangled name that is made readable. Nested generics make names long, and people read the beginning.
+const MANGLED: usize = 1_024;
 /// Bytes of an error that repeats what stands in a component.
 const ERROR: usize = 2_000;
 
 /// An error about a component as one line of text: names in it are whatever a stranger wrote.
 pub(crate) fn one_line(text: &str) -> String {
-    printable(&text.split_whitespace().collect::<Vec<_>>().join(" "), ERROR)
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        // What follows is cut off anyhow, and may be millions of words.
+        if line.len() > ERROR {
+            break;
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    printable(&line, ERROR)
 }
 
 /// How a guest ended badly.
@@ -115,8 +133,10 @@ impl Fault {
 fn backtrace(trace: &WasmBacktrace) -> String {
     const MACHINERY: [&str; 6] =
         ["core::panicking", "std::panicking", "std::sys", "std::process", "rust_begin_unwind", "__rust"];
-    let text = trace.to_string();
-    let names = text.lines().filter_map(|line| line.split_once('!')).map(|(_, name)| tidy(name.trim()));
+    let names = trace.frames().iter().map(|frame| match frame.func_name() {
+        Some(name) => readable(name),
+        None => format!("<wasm function {}>", frame.func_index()),
+    });
     let shown: Vec<_> = names.filter(|name| !MACHINERY.iter().any(|machinery| name.starts_with(machinery))).collect();
     let mut place = one_line(&shown.iter().take(FRAMES).map(String::as_str).collect::<Vec<_>>().join(" < "));
     if shown.len() > FRAMES {
@@ -125,7 +145,35 @@ fn backtrace(trace: &WasmBacktrace) -> String {
     place
 }
 
-/// A demangled name without the hashes that tell compilations apart: `std[a543996e6e7dbf1e]::rt`, `imports::run::h3d5e7299e04bc7c9`.
+/// A name that a stranger chose, as people read it. Rust's are demangled; C++'s are not, since a few hundred bytes of such a name can stand for terabytes.
+fn readable(name: &str) -> String {
+    let mut beginning = Beginning(String::new());
+    let demangled =
+        Some(name).filter(|name| name.len() <= MANGLED).and_then(|name| rustc_demangle::try_demangle(name).ok());
+    // The error says that there is more.
+    let _ = match demangled {
+        Some(demangled) => write!(beginning, "{demangled:#}"),
+        None => beginning.write_str(name),
+    };
+    tidy(&beginning.0)
+}
+
+/// Keeps the first [`WRITTEN`] bytes of what is written, and then refuses more: Rust's names refer back to parts of themselves too, and what writes them ends with the first error.
+struct Beginning(String);
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = WRITTEN.saturating_sub(self.0.len());
+        if text.len() <= room {
+            self.0.push_str(text);
+            return Ok(());
+        }
+        self.0.push_str(text.get(..text.floor_char_boundary(room)).unwrap_or_default());
+        Err(fmt::Error)
+    }
+}
+
+/// A name without the hashes that tell compilations apart, where a linker demangled it already: `std[a543996e6e7dbf1e]::rt`, `imports::run::h3d5e7299e04bc7c9`.
 fn tidy(name: &str) -> String {
     let name = match name.rsplit_once("::h") {
         Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => name,
@@ -156,6 +204,8 @@ mod tests {
         assert_eq!(one_line("bad magic [\n    0x0,\n]"), "bad magic [ 0x0, ]");
         assert_eq!(one_line("import `\u{1b}[2J\0`"), "import `\\u{1b}[2J\\u{0}`");
         assert!(one_line(&"x".repeat(100_000)).len() < ERROR + 4);
+        let words = one_line(&"x ".repeat(1 << 20));
+        assert!(words.starts_with("x x x ") && words.ends_with('…') && words.len() < ERROR + 4, "{}", words.len());
     }
 
     #[test]
@@ -180,6 +230,61 @@ mod tests {
         assert_eq!(limit(wasmtime::Error::msg("the limit of component handles")), Limit::Handles);
         assert_eq!(limit(ResourceTableError::Full.into()), Limit::Handles);
         assert_eq!(limit(wasmtime::Error::msg("too much was allocated for hostcalls")), Limit::Message);
+    }
+
+    #[test]
+    fn a_name_of_rust_is_made_readable_and_any_other_stays_as_it_is() {
+        for (name, expected) in [
+            ("_ZN4core9panicking5panic17h05af221e174051e9E", "core::panicking::panic"),
+            ("_RNvCs1234_7imports3run", "imports::run"),
+            ("_RINvC7imports3runmE", "imports::run::<u32>"),
+            ("_ZN3foo3barEv", "_ZN3foo3barEv"),
+            ("reconcile", "reconcile"),
+            ("", ""),
+        ] {
+            assert_eq!(readable(name), expected);
+        }
+    }
+
+    /// A function of C++ whose parameters are each made of ten of the one before: 450 bytes that stand for 10^12.
+    fn bomb() -> String {
+        let mut name = "_Z1f1a1bI".to_owned() + &"S_".repeat(10) + "E";
+        for before in "123456789ABC".chars() {
+            name += &format!("S0_I{}E", format!("S{before}_").repeat(10));
+        }
+        name
+    }
+
+    /// The same of Rust, two of each.
+    fn rust_bomb() -> String {
+        const DIGITS: &str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        let digit = |number: usize| DIGITS.chars().nth(number).unwrap();
+        let mut name = "IC1aTuuE".to_owned();
+        let mut before = "IC1a".len();
+        for _ in 0..60 {
+            let here = name.len();
+            // Where it stands, less one, by the base 62.
+            let place: String = match before - 1 {
+                small @ ..62 => digit(small).into(),
+                large => [digit(large / 62), digit(large % 62)].iter().collect(),
+            };
+            name += &format!("TB{place}_B{place}_E");
+            before = here;
+        }
+        format!("_R{name}E")
+    }
+
+    #[test]
+    fn no_name_is_more_than_its_beginning_whatever_it_stands_for() {
+        let cut: String = bomb().chars().take(NAME).collect();
+        assert_eq!(readable(&bomb()), cut);
+        let rust = readable(&rust_bomb());
+        assert!(rust.starts_with("a::<((), ()), (((), ()), ((), ())), ((((), ())"), "{rust}");
+        assert_eq!(rust.len(), NAME);
+        // Too long to be looked at.
+        let long = format!("_ZN{}E", "1x".repeat(5 << 20));
+        assert_eq!(readable(&long), long.chars().take(NAME).collect::<String>());
+        assert_eq!(readable(&"ü".repeat(5 << 20)), "ü".repeat(NAME));
     }
 
     #[test]

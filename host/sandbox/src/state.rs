@@ -19,6 +19,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 use crate::{
     capability::wasi,
+    fault::one_line,
     guests::Share,
     meter::{Memory, Meter},
 };
@@ -89,12 +90,12 @@ impl State {
         }
     }
 
-    /// Keeps a line of a guest that is being described, for the error if there will be one.
-    pub fn say(&mut self, line: String) {
+    /// Keeps a line of a guest that is being described, as much as the error will say if there will be one.
+    pub fn say(&mut self, line: &str) {
         if let World::Describe { said } = &mut self.world
             && said.len() < SAID
         {
-            said.push(line);
+            said.push(one_line(line));
         }
     }
 
@@ -155,7 +156,8 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Polls `future` in the context of the host's main runtime, as one of the calls of its component.
+    /// Polls `future` in the context of the host's main runtime, as one of the calls of its component. It may wait for its turn first, and thousands beside it: all that it carries was
+    /// counted when the call began, and has its form.
     pub async fn on_main<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let future = poll_fn(|context| {
@@ -190,8 +192,11 @@ pub(crate) mod testing {
     fn of_what_is_said_while_it_is_described_the_first_lines_are_kept() {
         let mut state = described();
         for number in 0..10 {
-            state.say(number.to_string());
+            state.say(&number.to_string());
         }
         assert_eq!(state.said(), ["0", "1", "2", "3", "4"]);
+        let mut state = described();
+        state.say(&"x ".repeat(1 << 20));
+        assert!(state.said()[0].len() < 3_000);
     }
 }

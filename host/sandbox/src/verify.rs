@@ -1,13 +1,13 @@
 //! The first look at a stranger's component: cheap, in the host's process, and enough to refuse what would cost too much to look at more closely.
 //!
-//! It reads section headers, and the names of imports and exports. It does not validate: wasmtime does, in a child process. Both are needed, since a valid component of 57 kB
+//! It reads section headers, and the names of imports, exports and functions. It does not validate: wasmtime does, in a child process. Both are needed, since a valid component of 57 kB
 //! with thousands of components nested in each other takes 360 MB to load.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use operetta_core::manifest::MAX_MANIFEST;
-use wasmparser::{ComponentTypeRef, Encoding, Parser, Payload};
+use wasmparser::{ComponentTypeRef, CustomSectionReader, Encoding, KnownCustom, Name, Parser, Payload};
 
 use crate::{
     fault::one_line,
@@ -25,6 +25,9 @@ const MAX_FUNCTIONS: u64 = 100_000;
 const MAX_ITEMS: u64 = 100_000;
 /// Modules and components within.
 const MAX_PARTS: u64 = 1_000;
+
+/// Bytes of a function's name, as of an import's or an export's: each trap copies the names of the functions that it went through, in the host, where no limit of a guest counts.
+const MAX_NAME: usize = 100_000;
 
 /// Why a component is refused at first sight.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +71,11 @@ pub enum VerifyError {
         /// How many may be.
         cap: u64,
     },
+    /// A name over the limit.
+    #[error(
+        "a function of the component has a name of {0} bytes and at most {MAX_NAME} are taken; strip its names (`strip = true`)"
+    )]
+    LongName(usize),
     /// For another contract.
     #[error(
         "the component is built for version {wanted} of operetta:operator and this host speaks {CONTRACT}; build it with the SDK of this host, or use a host that speaks {wanted}"
@@ -183,6 +191,12 @@ fn scan(wasm: &[u8]) -> Result<Seen, VerifyError> {
                 }
                 0
             }
+            Payload::CustomSection(section) => {
+                if let Some(long) = long_name(&section) {
+                    return Err(VerifyError::LongName(long));
+                }
+                0
+            }
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => {
                 depth += 1;
                 1
@@ -233,6 +247,17 @@ fn scan(wasm: &[u8]) -> Result<Seen, VerifyError> {
         limit("types, aliases and instances", items, MAX_ITEMS)?;
     }
     Ok(seen)
+}
+
+/// The length of a function's name that is too long. What comes after a mistake in the section nobody reads.
+fn long_name(section: &CustomSectionReader<'_>) -> Option<usize> {
+    let KnownCustom::Name(names) = section.as_known() else { return None };
+    let functions = names.map_while(Result::ok).filter_map(|names| match names {
+        Name::Function(names) => Some(names),
+        _ => None,
+    });
+    let mut lengths = functions.flat_map(|names| names.into_iter().map_while(Result::ok)).map(|named| named.name.len());
+    lengths.find(|length| *length > MAX_NAME)
 }
 
 /// `0.2.0` of `operetta:operator/reader@0.2.0`.

@@ -61,15 +61,28 @@ impl Effects {
 
     fn allow_grpc(&self, channel: &str, call: GrpcCall, bytes: usize) -> Result<(ChannelName, GrpcCall), GrpcStatus> {
         self.tally.call(bytes, Limit::GrpcMessage)?;
+        self.tally.beside(call.size())?;
         let channel = self.policy.load().grants.check_channel(channel).map_err(|denial| {
             (self.ports.denials)(&denial);
             let objection = Some(Objection::Denied);
             GrpcStatus { objection, ..GrpcStatus::of(PERMISSION_DENIED, format!("denied: {denial}")) }
         })?;
-        check_path(&call.path).map_err(|why| GrpcStatus::of(INVALID_ARGUMENT, why))?;
-        check_metadata(&call.metadata).map_err(|why| GrpcStatus::of(INVALID_ARGUMENT, why))?;
+        call.check_form()?;
         let limit = self.tally.limits.deadline;
         Ok((channel, GrpcCall { deadline: Some(call.deadline.map_or(limit, |d: Duration| d.min(limit))), ..call }))
+    }
+}
+
+impl GrpcCall {
+    /// Whether its path is one, and its metadata is a plugin's to send.
+    pub fn check_form(&self) -> Result<(), GrpcStatus> {
+        let form = check_path(&self.path).and_then(|()| check_metadata(&self.metadata));
+        form.map_err(|why| GrpcStatus::of(INVALID_ARGUMENT, why))
+    }
+
+    /// Bytes of its path and its metadata.
+    fn size(&self) -> usize {
+        self.path.len() + bytes(&self.metadata)
     }
 }
 
@@ -150,8 +163,12 @@ fn is_reserved(key: &str) -> bool {
     WORDS.contains(&key) || FAMILIES.iter().any(|family| key.starts_with(family))
 }
 
+fn bytes(metadata: &[(String, Vec<u8>)]) -> usize {
+    metadata.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
 fn check_metadata(metadata: &[(String, Vec<u8>)]) -> Result<(), String> {
-    let bytes: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+    let bytes = bytes(metadata);
     if bytes > METADATA {
         return Err(format!("the metadata has {bytes} bytes; a call takes at most {METADATA}"));
     }

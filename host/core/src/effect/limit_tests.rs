@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     looping::Guard,
-    name::{ChannelName, ControllerName, DatabaseName},
-    port::{GrpcStatus, Objection, Severity},
+    name::{ChannelName, ContinueToken, ControllerName, DatabaseName, LabelSelector},
+    port::{GrpcCall, GrpcStatus, Objection, Severity},
     reconcile::Failure,
 };
 
@@ -123,6 +123,34 @@ async fn arguments_and_answers_of_a_reconcile_are_limited_all_together() {
 }
 
 #[tokio::test]
+async fn what_a_call_carries_beside_its_longest_argument_counts_as_well() {
+    let fake = fake(&[]);
+    let of = |traffic| limited(&fake, Limits { traffic, ..Limits::default() });
+    let text = || "x".repeat(50);
+    let only =
+        DeleteOptions { uid: Some("u".repeat(30)), resource_version: Some("1".repeat(20)), ..DeleteOptions::default() };
+    assert_eq!(of(50).delete(&pods(), &key(), &only).await, Ok(()));
+    assert!(of(49).delete(&pods(), &key(), &only).await.unwrap_err().to_string().contains("limits.trafficMiB"));
+    assert_eq!(met(&fake), [Limit::Traffic]);
+    for options in [
+        ListOptions { label_selector: Some(LabelSelector::parse(&text()).unwrap()), ..ListOptions::default() },
+        ListOptions { field_selector: Some(FieldSelector::parse(&text()).unwrap()), ..ListOptions::default() },
+        ListOptions { continue_token: Some(ContinueToken::parse(&text()).unwrap()), ..ListOptions::default() },
+    ] {
+        assert!(of(50).list(&pods(), &options).await.is_ok());
+        assert!(of(49).list(&pods(), &options).await.is_err());
+    }
+    // A letter of a message, and one of an action.
+    let event = || Event { reason: "R".repeat(48), ..event() };
+    assert_eq!(of(50).publish(event()).await, Ok(()));
+    assert!(of(49).publish(event()).await.is_err());
+    let call = || GrpcCall { metadata: vec![("x".into(), vec![b'x'; 40])], ..call("/a.B/Open") };
+    assert!(of(50).open("shop", call()).await.is_ok());
+    assert_eq!(of(49).open("shop", call()).await.err().unwrap().objection, Some(Objection::Limit(Limit::Traffic)));
+    assert_eq!(met(&fake), [Limit::Traffic; 5]);
+}
+
+#[tokio::test]
 async fn a_list_is_cut_into_pages_that_fit() {
     let fake = fake(&[30, 30, 30, 30]);
     let effects = limited(&fake, Limits { message: 100, ..Limits::default() });
@@ -175,7 +203,7 @@ async fn what_was_cut_off_a_page_counts_as_well() {
 async fn exchanges_are_limited_in_number_and_their_messages_in_length() {
     let fake = fake(&[]);
     let effects =
-        limited(&fake, Limits { streams: 2, message: 50, traffic: 200, host_calls: 100, ..Limits::default() });
+        limited(&fake, Limits { streams: 2, message: 50, traffic: 242, host_calls: 100, ..Limits::default() });
     let open = async || effects.open("shop", call("/a.B/Open")).await;
     let (first, _second) = (open().await.unwrap(), open().await.unwrap());
     let third = open().await.err().unwrap();
@@ -193,7 +221,7 @@ async fn exchanges_are_limited_in_number_and_their_messages_in_length() {
     assert_eq!((of_the_port.message.as_str(), met(&fake)), ("too long", vec![Limit::GrpcMessage]));
     let long = effects.unary("shop", call("/a.B/C"), vec![0; 51]).await.unwrap_err();
     assert_eq!((long.code, met(&fake)), (8, vec![Limit::GrpcMessage]));
-    // Three of thirty bytes each time.
+    // Three of thirty bytes each time, after paths of 42 bytes.
     for _ in 0..2 {
         assert_eq!(again.receive(3).await.unwrap().len(), 3);
     }

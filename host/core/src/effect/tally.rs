@@ -236,6 +236,12 @@ impl Tally {
         self.carry(bytes)
     }
 
+    /// Counts what a call carries beside its longest argument, whose bytes [`Tally::call`] counts.
+    pub fn beside(&self, bytes: usize) -> Result<(), Exceeded> {
+        self.rates.meter.send(whole(bytes));
+        self.carry(bytes)
+    }
+
     /// Counts an answer of so many bytes.
     pub fn answer(&self, bytes: usize, limit: Limit) -> Result<(), Exceeded> {
         self.rates.meter.receive(whole(bytes));

@@ -643,8 +643,8 @@ async fn what_a_plugin_uses_is_counted_over_all_its_reconciles() {
             "update ok 1"
         ]
     );
-    // Of {} three times and of m there, of 12345 and of a statement; and {} back, each time.
-    assert_eq!(meter.bytes(), (2 + 2 + 2 + 1 + 5 + 8, 2 * 5));
+    // Of {} three times and of an event there, of 12345 and of a statement, and of the paths of four calls; and {} back, each time.
+    assert_eq!(meter.bytes(), (2 + 2 + 2 + 3 + 5 + 8 + 6 + 6 + 11 + 11, 2 * 5));
     // What is denied was called all the same.
     assert_eq!(meter.host_calls(), 9 + 3 + 2);
 }

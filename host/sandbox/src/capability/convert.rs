@@ -15,6 +15,54 @@ impl types::Host for State {}
 /// What a host function of reader, writer and events answers.
 pub(crate) type Answer<T> = wasmtime::Result<Result<T, types::ApiError>>;
 
+/// How many bytes an argument takes while its call waits. Items of a list count though they be empty: a call may carry a hundred thousand.
+pub(crate) trait Size {
+    /// Bytes.
+    fn size(&self) -> usize;
+}
+
+impl Size for String {
+    fn size(&self) -> usize {
+        self.len()
+    }
+}
+
+impl<T: Size> Size for Option<T> {
+    fn size(&self) -> usize {
+        self.as_ref().map_or(0, T::size)
+    }
+}
+
+impl<T: Size> Size for Vec<T> {
+    fn size(&self) -> usize {
+        self.iter().map(|item| size_of::<T>() + item.size()).sum()
+    }
+}
+
+impl Size for (String, String) {
+    fn size(&self) -> usize {
+        self.0.len() + self.1.len()
+    }
+}
+
+impl Size for (String, Vec<u8>) {
+    fn size(&self) -> usize {
+        self.0.len() + self.1.len()
+    }
+}
+
+impl Size for types::Resource {
+    fn size(&self) -> usize {
+        self.group.len() + self.version.len() + self.resource.len()
+    }
+}
+
+impl Size for types::ObjectKey {
+    fn size(&self) -> usize {
+        self.namespace.size() + self.name.len()
+    }
+}
+
 /// A malformed argument.
 pub(crate) fn invalid(why: impl Into<String>) -> ApiError {
     ApiError::Invalid(why.into())
@@ -108,4 +156,19 @@ impl From<ApiError> for types::ApiError {
 /// Whole milliseconds.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_takes_what_its_texts_and_the_places_of_its_lists_take() {
+        let resource = types::Resource { group: "apps".into(), version: "v1".into(), resource: "deployments".into() };
+        let key = types::ObjectKey { namespace: Some("ab".into()), name: "abc".into() };
+        assert_eq!((resource.size(), key.size()), (4 + 2 + 11, 2 + 3));
+        assert_eq!(types::ObjectKey { namespace: None, ..key }.size(), 3);
+        let options: types::Options = vec![("uid".into(), "1234".into()), (String::new(), String::new())];
+        assert_eq!(options.size(), 3 + 4 + 2 * size_of::<(String, String)>());
+    }
 }

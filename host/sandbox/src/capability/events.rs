@@ -3,7 +3,7 @@
 use operetta_core::port::{ApiError, Event, Severity};
 use wasmtime::component::Accessor;
 
-use super::convert::{self, Answer};
+use super::convert::{self, Answer, Size as _};
 use crate::{
     bindings::operetta::operator::{
         events::{self, Host, HostWithStore},
@@ -29,7 +29,8 @@ impl HostWithStore<State> for Caps {
         message: String,
         options: types::Options,
     ) -> Answer<()> {
-        let call = begin(accessor, message.len())?;
+        let held = resource.size() + key.size() + reason.len() + message.len() + options.size();
+        let call = begin(accessor, held)?;
         let answer = async {
             let call = call?;
             let mut action = None;

@@ -8,6 +8,7 @@ use operetta_core::{
 };
 use wasmtime::component::{Accessor, Resource};
 
+use super::convert::Size;
 use crate::{
     bindings::operetta::operator::grpc::{self, Host, HostExchange, HostExchangeWithStore, HostWithStore, Metadata},
     state::{Call, Caps, State, begin},
@@ -27,10 +28,9 @@ impl Host for State {}
 
 impl HostWithStore<State> for Caps {
     async fn unary(accessor: &Accessor<State, Self>, call: grpc::Call, message: Vec<u8>) -> Answer<grpc::Reply> {
-        let under_way = begin(accessor, message.len())?;
+        let under_way = begin(accessor, call.size() + message.len())?;
         let answer = async {
-            let under_way = under_way?;
-            let (channel, call) = convert(call)?;
+            let (under_way, channel, call) = ready(under_way, call)?;
             let reply = under_way.on_main(under_way.effects.unary(&channel, call, message)).await?;
             Ok(grpc::Reply { headers: reply.headers, message: reply.message, trailers: reply.trailers })
         };
@@ -40,10 +40,9 @@ impl HostWithStore<State> for Caps {
 
 impl HostExchangeWithStore<State> for Caps {
     async fn open(accessor: &Accessor<State, Self>, call: grpc::Call) -> Answer<Resource<Stream>> {
-        let under_way = begin(accessor, 0)?;
+        let under_way = begin(accessor, call.size())?;
         let answer = async {
-            let under_way = under_way?;
-            let (channel, call) = convert(call)?;
+            let (under_way, channel, call) = ready(under_way, call)?;
             let stream = under_way.on_main(under_way.effects.open(&channel, call)).await?;
             let pushed = accessor.with(|mut store| store.get().table.push(Stream(Arc::from(stream))));
             pushed.map_err(|_| under_way.effects.exceed(Limit::Handles, "the reconcile holds too many handles").into())
@@ -113,11 +112,21 @@ async fn receive(
     under_way.on_main(stream.receive(limit)).await
 }
 
-fn convert(call: grpc::Call) -> Result<(String, GrpcCall), GrpcStatus> {
+impl Size for grpc::Call {
+    fn size(&self) -> usize {
+        self.channel.len() + self.path.len() + self.metadata.size() + self.options.size()
+    }
+}
+
+/// A call that has the form of one: it may have to wait for its turn, and what it carries is held meanwhile.
+fn ready(under_way: Result<Call, Exceeded>, call: grpc::Call) -> Result<(Call, String, GrpcCall), GrpcStatus> {
+    let under_way = under_way?;
     super::convert::options(call.options, &[], |_, _| Ok(()))
         .map_err(|error| GrpcStatus::of(INVALID_ARGUMENT, error.to_string()))?;
     let deadline = call.deadline.map(Duration::from_millis);
-    Ok((call.channel, GrpcCall { path: call.path, metadata: call.metadata, deadline }))
+    let (channel, call) = (call.channel, GrpcCall { path: call.path, metadata: call.metadata, deadline });
+    call.check_form()?;
+    Ok((under_way, channel, call))
 }
 
 fn status(status: GrpcStatus) -> grpc::Status {
@@ -151,6 +160,15 @@ mod tests {
         fn trailers(&self) -> Metadata {
             Metadata::new()
         }
+    }
+
+    #[test]
+    fn a_call_holds_all_that_it_names_and_sends() {
+        let metadata = vec![("x-colour".to_owned(), vec![0; 100]), (String::new(), vec![])];
+        let options = vec![("a".to_owned(), "b".to_owned())];
+        let call = grpc::Call { channel: "demo".into(), path: "/a.B/C".into(), metadata, deadline: None, options };
+        let places = 2 * size_of::<(String, Vec<u8>)>() + size_of::<(String, String)>();
+        assert_eq!(call.size(), 4 + 6 + 108 + 2 + places);
     }
 
     #[test]

@@ -22,7 +22,7 @@ impl Host for State {
     ) -> wasmtime::Result<()> {
         match self.effects() {
             Ok(effects) => effects.log(convert(level), &target, &message, &fields),
-            Err(_) => self.say(message),
+            Err(_) => self.say(&message),
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use operetta_core::{
 };
 use wasmtime::component::{Accessor, Resource};
 
-use super::convert;
+use super::convert::{self, Size};
 use crate::{
     bindings::operetta::operator::{
         postgres::{
@@ -36,7 +36,7 @@ impl Host for State {}
 
 impl HostWithStore<State> for Caps {
     async fn query(accessor: &Accessor<State, Self>, database: String, statement: Statement) -> Answer<Rows> {
-        let under_way = begin(accessor, size(&statement))?;
+        let under_way = begin(accessor, database.len() + statement.size())?;
         let answer = async {
             let (under_way, ask) = ready(under_way, statement)?;
             under_way.on_main(under_way.effects.query(&database, ask)).await
@@ -45,7 +45,7 @@ impl HostWithStore<State> for Caps {
     }
 
     async fn execute(accessor: &Accessor<State, Self>, database: String, statement: Statement) -> Answer<u64> {
-        let under_way = begin(accessor, size(&statement))?;
+        let under_way = begin(accessor, database.len() + statement.size())?;
         let answer = async {
             let (under_way, ask) = ready(under_way, statement)?;
             under_way.on_main(under_way.effects.execute(&database, ask)).await
@@ -61,7 +61,7 @@ impl HostTransactionWithStore<State> for Caps {
         deadline: Option<u64>,
         options: Options,
     ) -> Answer<Resource<Open>> {
-        let under_way = begin(accessor, 0)?;
+        let under_way = begin(accessor, database.len() + options.size())?;
         let answer = async {
             let under_way = under_way?;
             let isolation = isolation(options)?;
@@ -77,7 +77,7 @@ impl HostTransactionWithStore<State> for Caps {
     }
 
     async fn query(accessor: &Accessor<State, Self>, this: Resource<Open>, statement: Statement) -> Answer<Rows> {
-        let (open, under_way) = (open(accessor, &this)?, begin(accessor, size(&statement))?);
+        let (open, under_way) = (open(accessor, &this)?, begin(accessor, statement.size())?);
         let answer = async {
             let (under_way, ask) = ready(under_way, statement)?;
             under_way.on_main(open.query(under_way.effects.statement(ask)?)).await
@@ -86,7 +86,7 @@ impl HostTransactionWithStore<State> for Caps {
     }
 
     async fn execute(accessor: &Accessor<State, Self>, this: Resource<Open>, statement: Statement) -> Answer<u64> {
-        let (open, under_way) = (open(accessor, &this)?, begin(accessor, size(&statement))?);
+        let (open, under_way) = (open(accessor, &this)?, begin(accessor, statement.size())?);
         let answer = async {
             let (under_way, ask) = ready(under_way, statement)?;
             under_way.on_main(open.execute(under_way.effects.statement(ask)?)).await
@@ -127,13 +127,21 @@ fn open(accessor: &Accessor<State, Caps>, this: &Resource<Open>) -> wasmtime::Re
     Ok(accessor.with(|mut store| store.get().table.get(this).map(|open| Arc::clone(&open.0)))?)
 }
 
-fn size(statement: &Statement) -> usize {
-    let values = statement.parameters.iter().map(|value| match value {
-        Value::Text(text) => text.len(),
-        Value::Bytes(bytes) => bytes.len(),
-        _ => 8,
-    });
-    values.sum::<usize>() + statement.sql.len()
+impl Size for Value {
+    fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Other(detail) => detail.code.len() + detail.message.len(),
+            Self::Null | Self::Boolean(_) | Self::Integer(_) | Self::Float(_) => 0,
+        }
+    }
+}
+
+impl Size for Statement {
+    fn size(&self) -> usize {
+        self.sql.len() + self.parameters.size() + self.options.size()
+    }
 }
 
 fn ready(under_way: Result<Call, Exceeded>, statement: Statement) -> Result<(Call, Ask), SqlError> {
@@ -259,7 +267,7 @@ mod tests {
     fn a_statement_holds_its_text_and_its_values() {
         let parameters = vec![Value::Text("abc".into()), Value::Bytes(vec![0; 100]), Value::Null, Value::Integer(7)];
         let statement = Statement { sql: "SELECT 1".into(), parameters, deadline: None, options: vec![] };
-        assert_eq!(size(&statement), 8 + 3 + 100 + 8 + 8);
+        assert_eq!(statement.size(), 8 + 3 + 100 + 4 * size_of::<Value>());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use operetta_core::{
 };
 use wasmtime::component::Accessor;
 
-use super::convert::{self, Answer};
+use super::convert::{self, Answer, Size as _};
 use crate::{
     bindings::operetta::operator::{
         reader::{Host, HostWithStore, Page},
@@ -24,7 +24,7 @@ impl HostWithStore<State> for Caps {
         key: types::ObjectKey,
         options: types::Options,
     ) -> Answer<String> {
-        let call = begin(accessor, 0)?;
+        let call = begin(accessor, resource.size() + key.size() + options.size())?;
         let answer = async {
             let call = call?;
             let (resource, key) = (convert::resource(&resource)?, convert::key(&key)?);
@@ -41,7 +41,7 @@ impl HostWithStore<State> for Caps {
         resource: types::Resource,
         options: types::Options,
     ) -> Answer<Page> {
-        let call = begin(accessor, 0)?;
+        let call = begin(accessor, resource.size() + options.size())?;
         let answer = async {
             let call = call?;
             let (resource, options) = (convert::resource(&resource)?, list_options(options)?);

@@ -3,7 +3,7 @@
 use operetta_core::port::{ApiError, DeleteOptions, Patch, Propagation};
 use wasmtime::component::Accessor;
 
-use super::convert::{self, Answer};
+use super::convert::{self, Answer, Size as _};
 use crate::{
     bindings::operetta::operator::{
         types,
@@ -11,6 +11,11 @@ use crate::{
     },
     state::{Caps, State, begin},
 };
+
+/// Bytes of the `uid` that a deletion names; the API server's have 36.
+const UID: usize = 128;
+/// Bytes of the `resource-version` that it names; the API server's are numbers of 64 bits.
+const VERSION: usize = 64;
 
 impl Host for State {}
 
@@ -22,7 +27,7 @@ impl HostWithStore<State> for Caps {
         object: String,
         options: types::Options,
     ) -> Answer<String> {
-        let call = begin(accessor, object.len())?;
+        let call = begin(accessor, resource.size() + namespace.size() + object.len() + options.size())?;
         let answer = async {
             let call = call?;
             convert::options(options, &[], |_, _| Ok(()))?;
@@ -47,7 +52,8 @@ impl HostWithStore<State> for Caps {
             writer::Change::Json(body) => (Ok(Patch::Json as _), body),
             writer::Change::Other(detail) => (Err(unknown_patch(&detail.code)), String::new()),
         };
-        let call = begin(accessor, bytes.len())?;
+        let held = resource.size() + key.size() + subresource.size() + bytes.len() + options.size();
+        let call = begin(accessor, held)?;
         let answer = async {
             let call = call?;
             let patch = patch?(bytes);
@@ -67,7 +73,8 @@ impl HostWithStore<State> for Caps {
         object: String,
         options: types::Options,
     ) -> Answer<String> {
-        let call = begin(accessor, object.len())?;
+        let held = resource.size() + key.size() + subresource.size() + object.len() + options.size();
+        let call = begin(accessor, held)?;
         let answer = async {
             let call = call?;
             convert::options(options, &[], |_, _| Ok(()))?;
@@ -84,7 +91,7 @@ impl HostWithStore<State> for Caps {
         key: types::ObjectKey,
         options: types::Options,
     ) -> Answer<()> {
-        let call = begin(accessor, 0)?;
+        let call = begin(accessor, resource.size() + key.size() + options.size())?;
         let answer = async {
             let call = call?;
             let (resource, key, options) =
@@ -104,8 +111,8 @@ fn delete_options(options: types::Options) -> Result<DeleteOptions, ApiError> {
     let mut delete = DeleteOptions::default();
     convert::options(options, &["uid", "resource-version", "propagation", "grace-period-seconds"], |name, value| {
         match name {
-            "uid" => delete.uid = Some(value),
-            "resource-version" => delete.resource_version = Some(value),
+            "uid" => delete.uid = Some(precondition(name, value, UID)?),
+            "resource-version" => delete.resource_version = Some(precondition(name, value, VERSION)?),
             "propagation" => {
                 delete.propagation = match value.as_str() {
                     "background" => Propagation::Background,
@@ -121,9 +128,35 @@ fn delete_options(options: types::Options) -> Result<DeleteOptions, ApiError> {
     Ok(delete)
 }
 
+/// What the object must be: copied from its metadata, and held for as long as the call waits.
+fn precondition(name: &str, value: String, most: usize) -> Result<String, ApiError> {
+    if (1..=most).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_graphic()) {
+        return Ok(value);
+    }
+    let shown: String = value.chars().take(80).collect();
+    Err(convert::invalid(format!(
+        "the option {name} is 1 to {most} letters, digits and signs as the object's metadata has them, not {shown:?}"
+    )))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_deletion_must_find_has_a_form_and_a_length() {
+        for (name, most) in [("uid", UID), ("resource-version", VERSION)] {
+            let read = |value: &str| delete_options(vec![(name.into(), value.into())]);
+            for value in ["1", "~", &"a".repeat(most)] {
+                let options = read(value).unwrap();
+                assert_eq!(options.uid.or(options.resource_version).as_deref(), Some(value));
+            }
+            for value in ["", "a b", "a\n", "\u{7f}", "\u{fc}", &"a".repeat(most + 1), &"a".repeat(1 << 20)] {
+                let Err(ApiError::Invalid(why)) = read(value) else { panic!("{name}: {} bytes", value.len()) };
+                assert!(why.starts_with(&format!("the option {name} is 1 to {most} ")) && why.len() < 250, "{why}");
+            }
+        }
+    }
 
     #[test]
     fn a_deletion_says_what_becomes_of_what_the_object_owns() {

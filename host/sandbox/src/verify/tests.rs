@@ -75,6 +75,17 @@ fn no_flipped_byte_makes_it_panic() {
 }
 
 #[test]
+fn a_name_of_a_function_has_a_length_and_other_sections_may_hold_what_they_like() {
+    let named = |bytes: usize| operator(&format!(r#"(core module (func (@name "{}")))"#, "x".repeat(bytes)));
+    assert!(look(&named(MAX_NAME)).is_ok());
+    assert_eq!(look(&named(MAX_NAME + 1)), Err(VerifyError::LongName(MAX_NAME + 1)));
+    let long = "x".repeat(MAX_NAME + 1);
+    assert!(look(&operator(&format!(r#"(core module (@custom "notes" "{long}"))"#))).is_ok());
+    // What the compiler does not read either.
+    assert!(look(&operator(r#"(core module (@custom "name" "\ff\ff"))"#)).is_ok());
+}
+
+#[test]
 fn the_contract_is_named_when_it_is_another() {
     for (name, wanted) in [
         ("operetta:operator/reader@0.2.0", "0.2.0"),

@@ -37,6 +37,8 @@ pub fn make(name: &str) -> Vec<u8> {
         }
         "live-locals" => with(format!("(core module $more {})", live_locals(20_000, 5_000))),
         "long-import" => with(format!("(import \"{}:b/c@1.0.0\" (instance))", "a".repeat(90_000))),
+        "demangling" => with(crashing(&cpp_name())),
+        "long-name" => with(crashing(&"x".repeat(10 << 20))),
         "deep-manifest" => Crash { manifest: "[".repeat(30_000), ..Crash::default() }.wasm(),
         other => panic!("no bomb is called {other}"),
     }
@@ -50,6 +52,17 @@ fn live_locals(locals: usize, branches: usize) -> String {
     let sum = |n: usize| format!("(local.set 1 (i64.add (local.get 1) (local.get {n})))");
     let sums: String = (1..=locals).map(sum).collect();
     format!("(func (param i32) (local {declared}) (loop $again {branches} {sums} (br_if $again (local.get 0))))")
+}
+
+/// A module whose start function has this name, and crashes.
+fn crashing(name: &str) -> String {
+    format!("(core module $more (func ${name} unreachable) (start 0)) (core instance (instantiate $more))")
+}
+
+/// A function of C++ that takes a, b<a, …>, b<b<a, …>, …> and so on, ten of the one before each time.
+fn cpp_name() -> String {
+    let before = "123456789ABC".chars().map(|before| format!("S0_I{}E", format!("S{before}_").repeat(10)));
+    format!("_Z1f1a1bI{}E{}", "S_".repeat(10), before.collect::<String>())
 }
 
 /// A component in a component, again and again.
