@@ -86,6 +86,9 @@ async fn a_write_without_an_answer_is_waited_for_a_minute_and_for_so_many_object
     assert_eq!(story.guard.chain.len().2, MOST_DEEDS);
     assert!(is_own(&things, "n0", 1) && !is_own(&things, &format!("n{MOST_DEEDS}"), 1));
     tokio::time::advance(WINDOW).await;
+    // Whose time is over goes when there is no room.
+    loses("fills");
+    assert_eq!(story.guard.chain.len().2, MOST_DEEDS);
     loses("after");
     assert_eq!(story.guard.chain.len().2, 1);
 }
