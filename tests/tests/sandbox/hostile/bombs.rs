@@ -43,7 +43,7 @@ pub fn make(name: &str) -> Vec<u8> {
             saying("watches", &watches)
         }
         "many-versions" => {
-            let owned = |n| format!(r#"{{"group":"apps","version":"v{n}","resource":"deployments"}}"#);
+            let owned = |n: usize| format!(r#"{{"group":"apps","version":"v{n}","resource":"deployments"}}"#);
             saying("owns", &(0..20_000).map(owned).collect::<Vec<_>>())
         }
         "deep-manifest" => Crash { manifest: "[".repeat(30_000), ..Crash::default() }.wasm(),
