@@ -136,7 +136,7 @@ struct LoadResult {
 }
 
 macro_rules! labels_of_plugins {
-    ($($labels:ty)*) => {
+    ($($labels:ident)*) => {
         $(impl OfPlugin for $labels {
             fn plugin(&self) -> &str {
                 &self.plugin
