@@ -21,7 +21,7 @@ use operetta_core::{
     effect::{Effects, Policy, Ports},
     grant::{Access, Grants, Verb},
     limit::Limit,
-    looping::{Chain, Errand, Guard, Loop, Step},
+    looping::{Chain, Errand, Guard, Happened, Loop, Step},
     manifest,
     name::{Actor, PluginName},
     park::{End, Gate, News, Pass},
@@ -131,7 +131,13 @@ pub type Extents = BTreeMap<Resource, Vec<Extent>>;
 
 /// The watches of one controller, started; see [`Watches::start`].
 pub struct Watches {
-    subscriptions: Vec<(Vec<Source>, Subscription)>,
+    subscriptions: Vec<(Watched, Subscription)>,
+}
+
+/// A kind, and what it means to the controller.
+struct Watched {
+    resource: Resource,
+    roles: Vec<Source>,
 }
 
 impl Watches {
@@ -148,7 +154,8 @@ impl Watches {
         let mut subscriptions = Vec::new();
         for (resource, roles) in sources(spec) {
             let extents = extents.get(&resource).map(Vec::as_slice).unwrap_or_default();
-            subscriptions.push((roles, informers.subscribe(actor, &resource, extents).await?));
+            let subscription = informers.subscribe(actor, &resource, extents).await?;
+            subscriptions.push((Watched { resource, roles }, subscription));
         }
         Ok(Self { subscriptions })
     }
@@ -324,8 +331,8 @@ impl Drop for Controller {
     }
 }
 
-/// What a subscription means to the controller, and a change; or none at its end.
-type Told = (Arc<[Source]>, Option<Change>);
+/// What is subscribed to, and a change of it; or none at its end.
+type Told = (Arc<Watched>, Option<Change>);
 
 /// What a controller's listener tells of what it hears.
 struct Tools {
@@ -365,14 +372,14 @@ impl Listener {
         let mut kind = watch::channel(None).1;
         let mut changes = SelectAll::new();
         let mut guards = Vec::new();
-        for (roles, subscription) in watches.subscriptions {
-            if roles.contains(&Source::Primary) {
+        for (watched, subscription) in watches.subscriptions {
+            if watched.roles.contains(&Source::Primary) {
                 kind = subscription.kind;
             }
-            let roles: Arc<[Source]> = roles.into();
+            let watched = Arc::new(watched);
             let told = UnboundedReceiverStream::new(subscription.changes).map(Some);
             let end = futures::stream::once(std::future::ready(None));
-            changes.push(told.chain(end).map(move |change| (roles.clone(), change)).boxed());
+            changes.push(told.chain(end).map(move |change| (watched.clone(), change)).boxed());
             guards.push(subscription.guard);
         }
         Self {
@@ -397,10 +404,10 @@ impl Listener {
         let mut resync = period(self.resync);
         loop {
             tokio::select! {
-                Some((roles, change)) = self.changes.next() => match change {
+                Some((watched, change)) = self.changes.next() => match change {
                     Some(Change::Synced) => self.told_all(),
                     Some(change) => {
-                        if self.heed(&roles, &change) > MUCH {
+                        if self.heed(&watched, &change) > MUCH {
                             tokio::task::yield_now().await;
                         }
                     }
@@ -451,7 +458,7 @@ impl Listener {
     }
 
     /// Answers how many bytes had to be parsed for it.
-    fn heed(&mut self, roles: &[Source], change: &Change) -> usize {
+    fn heed(&mut self, Watched { resource, roles }: &Watched, change: &Change) -> usize {
         let Change::Object { key, old, new, initial } = change else { return 0 };
         let found_early = *initial && self.missing > 0;
         let mut priority = if *initial { Priority::Initial } else { Priority::Live };
@@ -479,9 +486,10 @@ impl Listener {
             for woken in self.router.route(role, &reading, kind.as_ref()) {
                 if !found_early {
                     let order = is_order(role, old.as_deref(), new.as_deref());
-                    let [was, is] = [old, new].map(|object| object.as_ref().map(|object| &object.meta));
+                    let [was, now] = [old, new].map(|object| object.as_ref().map(|object| &object.meta));
+                    let what = Happened { resource, key, was, now };
                     // Who asks for something else does not wait for what loops.
-                    let asked = self.tools.guard.heard(&woken, was, is, order);
+                    let asked = self.tools.guard.heard(&woken, &what, order);
                     let priority = if asked { Priority::Asked } else { priority };
                     self.tools.queue.add(woken, priority, Cause::Changed);
                 }

@@ -102,6 +102,53 @@ enum Makes {
     Never,
 }
 
+/// A write under way. Where it ends without an answer, or its guest drops it, nobody knows what it did.
+struct Sent<'a> {
+    effects: &'a Effects,
+    resource: &'a Resource,
+    namespace: Option<&'a Namespace>,
+    key: Option<&'a ObjectKey>,
+    /// That it may bring.
+    events: u32,
+    since: Instant,
+    answered: bool,
+}
+
+impl<'a> Sent<'a> {
+    fn begin(
+        effects: &'a Effects,
+        resource: &'a Resource,
+        namespace: Option<&'a Namespace>,
+        key: Option<&'a ObjectKey>,
+        events: u32,
+    ) -> Self {
+        Self { effects, resource, namespace, key, events, since: Instant::now(), answered: false }
+    }
+
+    fn ended<T>(&mut self, answer: Result<T, ApiError>) -> Result<T, ApiError> {
+        self.answered = !answer.as_ref().is_err_and(is_lost);
+        answer
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if let Some(errand) = self.effects.errand.as_ref().filter(|_| !self.answered) {
+            let name = self.key.map(|key| &key.name);
+            errand.unanswered(self.resource, self.namespace, name, self.since, self.events);
+            // Nobody looks for an object under a name that the API server chose.
+            let name = name.unwrap_or(&errand.by().key.name).clone();
+            let key = ObjectKey { namespace: self.namespace.cloned(), name };
+            self.effects.step(self.resource, key, Deed::Unanswered);
+        }
+    }
+}
+
+/// Whether nobody knows what a write did that ended so.
+fn is_lost(error: &ApiError) -> bool {
+    matches!(error, ApiError::Unavailable(_) | ApiError::Timeout(_) | ApiError::TooLarge(_))
+}
+
 /// A call to the world under way, for as long as it is held.
 pub struct UnderWay(#[allow(dead_code, reason = "it is held")] Held);
 
@@ -298,7 +345,9 @@ impl Effects {
             self.call(0)?;
             self.allow(&of(Verb::Delete, resource, None, key))?;
             self.tally.write(resource, key, Instant::now()).map_err(|rate| self.slow_down(rate))?;
-            let was = self.ports.kubernetes.delete(&self.caller, resource, key, options).await?;
+            // An object that something holds is told of twice: it is to go, and it is gone.
+            let mut sent = Sent::begin(self, resource, key.namespace.as_ref(), Some(key), 2);
+            let was = sent.ended(self.ports.kubernetes.delete(&self.caller, resource, key, options).await)?;
             if let Some(errand) = &self.errand {
                 errand.removed(&was);
             }
@@ -526,11 +575,11 @@ impl Effects {
                 return Err(self.slow_down(rate));
             }
         };
-        let written = match write.await {
+        let mut sent = Sent::begin(self, resource, namespace, key, 1);
+        let written = match sent.ended(write.await) {
             Ok(written) => written,
             Err(error) => {
-                // Without an answer nobody knows.
-                if !matches!(error, ApiError::Unavailable(_) | ApiError::Timeout(_)) {
+                if !is_lost(&error) {
                     free(made);
                 }
                 return Err(error);

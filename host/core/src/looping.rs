@@ -6,7 +6,7 @@
 //! - that goes back to a value which the controller wrote before, in a part of an object that no controller ought to count or measure in (anything but `status`), without anybody
 //!   having changed what the controller is asked for.
 //!
-//! Making an object that the controller made before, and that went, is such a change of the whole object, unless somebody ordered it.
+//! Making an object that the controller made before, and that went, is such a change of the whole object, unless somebody ordered it, or the controller removed it itself and others call it.
 //!
 //! [`LAPS`] laps of one field in a minute are a loop, and so are [`TURNS`] reconciles of the first kind that write anything at all: other objects each time, or other fields. What is no
 //! loop, then: an object that settles after some writes, since each step changes other fields; a chain that hands on and ends; a status that mirrors what others do, however fast, since
@@ -19,7 +19,7 @@
 mod chain;
 mod differences;
 
-pub use chain::{Chain, Doer, Errand};
+pub use chain::{Chain, Doer, Errand, Happened};
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,7 +31,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use self::{
-    chain::{Wake, Wakes, event, fingerprint},
+    chain::{Wakes, fingerprint},
     differences::{Change, differences},
 };
 use crate::{
@@ -64,6 +64,11 @@ const MOST_FIELDS: usize = 64;
 const MOST_VALUES: usize = 8;
 /// Where the laps of an object that is made again and again are kept, which is no path of a field.
 const MADE: &str = "made";
+/// Instead of a value there: the controller made the object, or removed it.
+const CAME: u64 = 0;
+const WENT: u64 = 1;
+/// Bytes of objects that are read of one reconcile, before and after: of two of the largest that there are.
+const MOST_READ: usize = 4 << 20;
 /// Bytes of a value that are shown.
 const SHOWN: usize = 40;
 
@@ -92,6 +97,8 @@ pub enum Deed {
     },
     /// It was removed.
     Removed,
+    /// Something that had no answer.
+    Unanswered,
 }
 
 /// A loop, in words.
@@ -190,14 +197,14 @@ impl Guard {
         Arc::new(Doer { controller: self.controller.clone(), key: key.clone() })
     }
 
-    /// An event woke a key: an object was so, and is so now, or gone. `order` says whether this may be what a person or another operator asks for: of the primary object's spec, or of what
+    /// An event woke a key. `order` says whether this may be what a person or another operator asks for: of the primary object's spec, or of what
     /// is watched and not owned. Answers whether the key loops and this is such an order by somebody else, so that it may not wait.
-    pub fn heard(&self, key: &ObjectKey, was: Option<&Meta>, now: Option<&Meta>, order: bool) -> bool {
+    pub fn heard(&self, key: &ObjectKey, what: &Happened<'_>, order: bool) -> bool {
         let mut tracks = self.lock();
         let Some(track) = tracks.get_mut(key) else { return false };
-        let event = event(was, now);
-        track.wakes.add(Wake { event, order }, &self.chain, &track.me);
-        order && track.looping.is_some() && !track.running && !self.chain.feeds(event, &track.me)
+        let wake = what.wake(order);
+        track.wakes.add(wake, &self.chain, &track.me);
+        order && track.looping.is_some() && !track.running && !self.chain.feeds(&wake, &track.me)
     }
 
     /// A reconcile begins, whose writes are to be noted in what this answers.
@@ -220,23 +227,32 @@ impl Guard {
     pub fn ended(&self, key: &ObjectKey, steps: &[Step]) -> Verdict {
         let counts = |step: &&Step| match &step.deed {
             Deed::Changed { before: Some(before), now } => before.meta.resource_version != now.meta.resource_version,
-            Deed::Changed { before: None, .. } | Deed::Made | Deed::Removed => true,
+            Deed::Changed { before: None, .. } | Deed::Made | Deed::Removed | Deed::Unanswered => true,
         };
         let steps: Vec<_> = steps.iter().filter(counts).collect();
         let now = Instant::now();
-        let mut tracks = self.lock();
-        if !tracks.contains_key(key) {
-            if steps.is_empty() {
-                return Verdict::default();
+        let looks = {
+            let mut tracks = self.lock();
+            if !tracks.contains_key(key) {
+                if steps.is_empty() {
+                    return Verdict::default();
+                }
+                make_room(&mut tracks, now);
+            } else if tracks.get(key).is_some_and(|track| track.is_forgotten(now)) {
+                tracks.remove(key);
+                if steps.is_empty() {
+                    return Verdict::default();
+                }
             }
-            make_room(&mut tracks, now);
-        } else if tracks.get(key).is_some_and(|track| track.is_forgotten(now)) {
-            tracks.remove(key);
-            if steps.is_empty() {
-                return Verdict::default();
-            }
+            tracks.entry(key.clone()).or_insert_with(|| Track::new(self.doer(key))).wrote(&steps, now)
+        };
+        if !looks {
+            return Verdict::default();
         }
-        tracks.entry(key.clone()).or_insert_with(|| Track::new(self.doer(key))).ended(&self.chain, &steps, now)
+        // Objects may be large: nobody waits while they are read.
+        let changes = changes(&steps);
+        // Where other code took over meanwhile, nothing is left to judge.
+        self.lock().get_mut(key).map_or_else(Verdict::default, |track| track.ended(&self.chain, &steps, changes, now))
     }
 
     /// Which loops there are now.
@@ -256,6 +272,19 @@ impl Guard {
     pub fn begin_anew(&self) {
         self.lock().clear();
     }
+}
+
+/// Which fields each step changed.
+fn changes(steps: &[&Step]) -> Vec<Vec<Change>> {
+    let mut read = 0_usize;
+    let of = |step: &&Step| match &step.deed {
+        Deed::Changed { before: Some(before), now } => {
+            read = read.saturating_add(before.json.len() + now.json.len());
+            if read <= MOST_READ { differences(&before.value(), &now.value()) } else { Vec::new() }
+        }
+        Deed::Changed { before: None, .. } | Deed::Made | Deed::Removed | Deed::Unanswered => Vec::new(),
+    };
+    steps.iter().map(of).collect()
 }
 
 /// Forgets what is over, and if that is not enough, all that does not loop, and if that is not enough, all.
@@ -293,30 +322,36 @@ impl Track {
         !wrote && !looping
     }
 
-    fn ended(&mut self, chain: &Chain, steps: &[&Step], now: Instant) -> Verdict {
+    /// A reconcile ended that did this; answers whether it matters what exactly.
+    fn wrote(&mut self, steps: &[&Step], now: Instant) -> bool {
+        if !steps.is_empty() {
+            self.wrote.push_back(now);
+            if self.wrote.len() > WARM {
+                self.wrote.pop_front();
+            }
+            let is_warm =
+                self.wrote.len() == WARM && self.wrote.front().is_some_and(|at| now.duration_since(*at) < WINDOW);
+            if is_warm || self.looping.is_some() {
+                return true;
+            }
+        }
+        self.woken = Wakes::default();
+        self.running = false;
+        false
+    }
+
+    fn ended(&mut self, chain: &Chain, steps: &[&Step], changes: Vec<Vec<Change>>, now: Instant) -> Verdict {
         let mut woken = std::mem::take(&mut self.woken);
         self.running = false;
-        if steps.is_empty() {
-            return Verdict::default();
-        }
-        self.wrote.push_back(now);
-        if self.wrote.len() > WARM {
-            self.wrote.pop_front();
-        }
-        let is_warm = self.wrote.len() == WARM && self.wrote.front().is_some_and(|at| now.duration_since(*at) < WINDOW);
-        if !is_warm && self.looping.is_none() {
-            return Verdict::default();
-        }
         woken.sort_out(chain, &self.me);
         let mut laps = Vec::new();
         let makes = steps.iter().any(|step| matches!(step.deed, Deed::Made));
-        for step in steps {
+        for (step, changes) in steps.iter().zip(changes) {
             match &step.deed {
-                Deed::Changed { before: Some(before), now: after } => {
-                    laps.extend(self.look(step, before, after, &woken, makes, now));
-                }
+                Deed::Changed { .. } => laps.extend(self.look(step, changes, &woken, makes, now)),
                 Deed::Made => self.look_at_new(step, &woken, now, &mut laps),
-                Deed::Changed { before: None, .. } | Deed::Removed => {}
+                Deed::Removed => self.look_at_removed(step, now),
+                Deed::Unanswered => {}
             }
         }
         if woken.is_alone()
@@ -348,19 +383,9 @@ impl Track {
     }
 
     /// Finds the laps of one change.
-    fn look(
-        &mut self,
-        step: &Step,
-        before: &Cached,
-        after: &Cached,
-        woken: &Wakes,
-        makes: bool,
-        now: Instant,
-    ) -> Vec<Laps> {
+    fn look(&mut self, step: &Step, changes: Vec<Change>, woken: &Wakes, makes: bool, now: Instant) -> Vec<Laps> {
         let mut laps = Vec::new();
         let me = self.me.clone();
-        let mut changes = Vec::new();
-        differences("", &before.value(), &after.value(), 0, &mut changes);
         for change in changes {
             let place = Place { resource: step.resource.clone(), key: step.key.clone(), path: change.path.clone() };
             let Some(field) = self.field(&place, now) else { continue };
@@ -388,12 +413,21 @@ impl Track {
         let me = self.me.clone();
         let place = Place { resource: step.resource.clone(), key: step.key.clone(), path: MADE.to_owned() };
         let Some(field) = self.field(&place, now) else { return };
-        if field.values.is_empty() {
-            field.values.push_back(0);
-        } else if !woken.is_ordered() {
+        let before = field.values.pop_back();
+        field.values.push_back(CAME);
+        // What the controller itself removed it may make again for as long as others call it.
+        if before == Some(CAME) && !woken.is_ordered() || before == Some(WENT) && woken.is_alone() {
             let count = mark(&mut field.laps, now, LAPS);
             let what = say_made(&me, step, woken);
             laps.push(Laps { count, most: LAPS, pauses: PAUSES, what });
+        }
+    }
+
+    /// Notes that an object went by the controller's own doing.
+    fn look_at_removed(&mut self, step: &Step, now: Instant) {
+        let place = Place { resource: step.resource.clone(), key: step.key.clone(), path: MADE.to_owned() };
+        if let Some(field) = self.fields.contains_key(&place).then(|| self.field(&place, now)).flatten() {
+            field.values = [WENT].into();
         }
     }
 
@@ -469,6 +503,7 @@ fn say_turns(me: &Doer, step: &Step, woken: &Wakes) -> Loop {
             Deed::Made => "are created again and again",
             Deed::Changed { .. } => "are changed again and again",
             Deed::Removed => "are removed again and again",
+            Deed::Unanswered => "are written again and again",
         },
     );
     let place = step.key.namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use operetta_core::{
     cache::{Cached, Meta},
     effect::{Effects, Policy, Ports},
-    looping::{Deed, Guard, Step},
+    looping::{Deed, Guard, Happened, Step},
     name::{ChannelName, ControllerName, Namespace, PluginName, Subresource},
     port::{
         ApiError, Caller, Channels, DeleteOptions, Event, Exchange, GrpcCall, GrpcReply, GrpcStatus, Kubernetes, Level,
@@ -126,6 +126,8 @@ pub fn effects(policy: &Arc<ArcSwap<Policy>>) -> Arc<Effects> {
         deed: Deed::Changed { before: None, now: Arc::clone(&THERE) },
     };
     guard.ended(&key, &[step]);
-    guard.heard(&key, None, WRITTEN.first().map(|written| &written.meta), false);
+    let now = WRITTEN.first().map(|written| &written.meta);
+    let resource = Resource::parse("", "v1", "configmaps").unwrap();
+    guard.heard(&key, &Happened { resource: &resource, key: &key, was: None, now }, false);
     Arc::new(Effects::new(caller, Arc::clone(policy), ports).on(guard.begin(&key)))
 }

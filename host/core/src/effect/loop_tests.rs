@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use crate::{
-    looping::{Guard, Verdict},
+    looping::{Guard, Happened, Verdict},
     name::ControllerName,
 };
 
@@ -44,7 +44,7 @@ async fn what_writes_bring_about_is_noted_and_what_they_did_is_told() {
             }
             let meta = fake.meta();
             let now = Some(&meta).filter(|_| write != "delete");
-            guard.heard(&key(), Some(&meta), now, true);
+            guard.heard(&key(), &Happened { resource: &pods(), key: &other, was: Some(&meta), now }, true);
             found.extend(guard.ended(&key(), &effects.steps()).found);
         }
         let found: Vec<_> = found.into_iter().map(|found| found.what).collect();
@@ -68,8 +68,47 @@ async fn a_write_that_changed_nothing_makes_nobodys_version_its_own() {
         fake.same.store(false, Ordering::Relaxed);
         let object = format!(r#"{{"metadata": {{"name": "x{round}"}}}}"#);
         effects.create(&pods(), key().namespace.as_ref(), object).await.unwrap();
-        guard.heard(&key(), None, Some(&foreign), false);
+        let now = Some(&foreign);
+        guard.heard(&key(), &Happened { resource: &pods(), key: &key(), was: None, now }, false);
         assert_eq!(guard.ended(&key(), &effects.steps()), Verdict::default());
         tokio::time::advance(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_dropped_before_its_answer_or_that_lost_it_is_noted_too() {
+    for write in ["create", "generate", "patch", "delete", "lost"] {
+        let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+        let lost = (write == "lost").then(|| ApiError::Unavailable("the connection was reset".into()));
+        fake.hangs.store(lost.is_none(), Ordering::Relaxed);
+        *fake.refusal.lock().unwrap() = lost;
+        let limits = Limits { write_rate: 10_000, ..Limits::default() };
+        let (first, _) = effects(&fake, Policy { grants: rules(&["*"]), limits, ..Policy::default() });
+        let guard = Guard::new(ControllerName::parse("c").unwrap(), Arc::default());
+        let mut found = Vec::new();
+        for round in 0..120 {
+            let errand = guard.begin(&key());
+            let effects = Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone()).on(errand);
+            let other = ObjectKey { name: ObjectName::parse(&format!("x{round}")).unwrap(), ..key() };
+            let call = async {
+                match write {
+                    "patch" => effects.patch(&pods(), &other, None, Patch::Merge("{}".into())).await.map(drop),
+                    "delete" => effects.delete(&pods(), &other, &DeleteOptions::default()).await,
+                    _ => {
+                        let field = if write == "generate" { "generateName" } else { "name" };
+                        let object = format!(r#"{{"metadata": {{"{field}": "x{round}"}}}}"#);
+                        effects.create(&pods(), key().namespace.as_ref(), object).await.map(drop)
+                    }
+                }
+            };
+            let answer = tokio::time::timeout(Duration::from_millis(10), call).await;
+            assert_eq!(answer.is_ok(), write == "lost", "{write}: {answer:?}");
+            fake.versions.fetch_add(1, Ordering::Relaxed);
+            let meta = fake.meta();
+            guard.heard(&key(), &Happened { resource: &pods(), key: &other, was: None, now: Some(&meta) }, true);
+            found.extend(guard.ended(&key(), &effects.steps()).found);
+        }
+        let found: Vec<_> = found.into_iter().map(|found| found.what).collect();
+        assert_eq!(found, ["objects of pods.v1 in namespace n are written again and again"], "{write}");
     }
 }

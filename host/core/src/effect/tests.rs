@@ -38,6 +38,8 @@ pub(super) struct Fake {
     pub versions: AtomicU64,
     /// Whether a patch finds all as it wants it, and is sent all the same.
     pub same: AtomicBool,
+    /// Whether writes are never answered.
+    pub hangs: AtomicBool,
     /// What a create fails with.
     pub refusal: Mutex<Option<ApiError>>,
     /// What exists.
@@ -55,6 +57,13 @@ pub(super) struct Fake {
 impl Fake {
     fn note(&self, what: &str) {
         self.reached.lock().unwrap().push(what.to_owned());
+    }
+
+    async fn answers(&self) {
+        if self.hangs.load(Ordering::Relaxed) {
+            self.versions.fetch_add(1, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        }
     }
 
     /// What it is after the last write.
@@ -108,6 +117,7 @@ impl Kubernetes for Fake {
         if let Some(refusal) = &*self.refusal.lock().unwrap() {
             return Err(refusal.clone());
         }
+        self.answers().await;
         // As the API server does, which chooses a name.
         Ok(self.written(&object.replace("generateName", "name"), false))
     }
@@ -120,6 +130,7 @@ impl Kubernetes for Fake {
         _: Patch,
     ) -> Result<Written, ApiError> {
         self.note("patch");
+        self.answers().await;
         Ok(self.written("{}", self.makes.load(Ordering::Relaxed)))
     }
     async fn replace(
@@ -135,6 +146,7 @@ impl Kubernetes for Fake {
     }
     async fn delete(&self, _: &Caller, _: &Resource, _: &ObjectKey, _: &DeleteOptions) -> Result<Meta, ApiError> {
         self.note("delete");
+        self.answers().await;
         Ok(self.written("", false).now.meta.clone())
     }
     async fn publish(&self, _: &Caller, event: Event) -> Result<(), ApiError> {

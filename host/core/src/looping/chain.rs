@@ -3,6 +3,9 @@
 //! Each write has a *generation*: 0 where anything but the plugin's own writes woke the reconcile (another's write, a person, a timer), otherwise one more than the smallest of the writes
 //! that woke it. A chain that is longer than [`LONG`] feeds itself. Whose event it was is looked up as late as can be, since an event may come before the answer of the write that it
 //! tells of; and whatever is not known then is somebody else's.
+//!
+//! A write without an answer (the guest dropped it, or the answer was lost) made a version that nobody knows. The next event of its object that nobody else is known for is its own, so that
+//! no chain is hidden by not waiting for what it does; and one event only, so that it hides nobody else's either.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -12,7 +15,15 @@ use std::{
 
 use foldhash::quality::RandomState;
 
-use crate::{cache::Meta, hashed::Hashed, name::ControllerName, resource::ObjectKey};
+use tokio::time::Instant;
+
+use super::WINDOW;
+use crate::{
+    cache::Meta,
+    hashed::Hashed,
+    name::{ControllerName, Namespace, ObjectName},
+    resource::{ObjectKey, Resource},
+};
 
 /// From this generation on a chain feeds itself. The longest that people build goes down three kinds and back up (such as `CronJob`, `Job`, `Pod`), and each of them takes a step or two of
 /// its own; and to be longer is no loop yet, it only lets changes count.
@@ -31,12 +42,51 @@ struct Deeds {
     known: HashMap<u64, Deed, BuildHasherDefault<Hashed>>,
     /// The oldest first.
     order: VecDeque<u64>,
+    /// Writes without an answer, by what they were about.
+    unanswered: HashMap<u64, Unanswered, BuildHasherDefault<Hashed>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Deed {
     by: Arc<Doer>,
     generation: u32,
+}
+
+/// Writes of one object whose outcome nobody knows.
+#[derive(Debug)]
+struct Unanswered {
+    deed: Deed,
+    /// Whatever was heard before is not theirs.
+    since: Instant,
+    until: Instant,
+    /// Events that they may bring yet.
+    events: u32,
+}
+
+/// What an event tells: an object was so, and is so now, or gone.
+#[derive(Debug, Clone, Copy)]
+pub struct Happened<'a> {
+    /// Of which kind.
+    pub resource: &'a Resource,
+    /// Which object.
+    pub key: &'a ObjectKey,
+    /// Before; none where it is new.
+    pub was: Option<&'a Meta>,
+    /// After; none where it is gone.
+    pub now: Option<&'a Meta>,
+}
+
+impl Happened<'_> {
+    pub(super) fn wake(&self, order: bool) -> Wake {
+        let namespace = self.key.namespace.as_ref();
+        let places = [place(self.resource, namespace, Some(&self.key.name)), place(self.resource, namespace, None)];
+        Wake { event: event(self.was, self.now), places, at: Instant::now(), order }
+    }
+}
+
+/// What a write is about, as far as it is known: of what is made with a generated name, not which object. In whichever version of the API.
+fn place(resource: &Resource, namespace: Option<&Namespace>, name: Option<&ObjectName>) -> u64 {
+    fingerprint(&(resource.group(), resource.resource(), namespace, name))
 }
 
 /// Which object a reconcile is about, and of which controller of the plugin.
@@ -73,22 +123,81 @@ impl Errand {
         self.note([event(None, Some(was)), event(Some(was), None)]);
     }
 
+    /// It began to write at this time what may bring so many events, and nobody knows whether it did.
+    pub fn unanswered(
+        &self,
+        resource: &Resource,
+        namespace: Option<&Namespace>,
+        name: Option<&ObjectName>,
+        since: Instant,
+        events: u32,
+    ) {
+        let mut deeds = self.chain.lock();
+        let deed = Deed { by: self.by.clone(), generation: self.wakes.generation(&mut deeds) };
+        deeds
+            .lose(place(resource, namespace, name), Unanswered { deed, since, until: Instant::now() + WINDOW, events });
+    }
+
     fn note(&self, events: [u64; 2]) {
         let mut deeds = self.chain.lock();
-        let generation = self.wakes.generation(&deeds);
+        let generation = self.wakes.generation(&mut deeds);
         // What was heard before it began, it did not write: a write that changed nothing is answered as somebody else's version.
         let heard = |event: &u64| self.wakes.open.iter().any(|wake| wake.event == *event);
         for event in events.into_iter().filter(|event| *event != 0 && !heard(event)) {
-            // What changed nothing is answered as the version that somebody made before, whose it stays.
-            let Entry::Vacant(place) = deeds.known.entry(event) else { continue };
-            place.insert(Deed { by: self.by.clone(), generation });
-            deeds.order.push_back(event);
-            if deeds.order.len() > MOST_DEEDS
-                && let Some(oldest) = deeds.order.pop_front()
-            {
-                deeds.known.remove(&oldest);
-            }
+            deeds.remember(event, || Deed { by: self.by.clone(), generation });
         }
+    }
+}
+
+impl Deeds {
+    fn remember(&mut self, event: u64, deed: impl FnOnce() -> Deed) {
+        // What changed nothing is answered as the version that somebody made before, whose it stays.
+        let Entry::Vacant(place) = self.known.entry(event) else { return };
+        place.insert(deed());
+        self.order.push_back(event);
+        if self.order.len() > MOST_DEEDS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    fn lose(&mut self, place: u64, lost: Unanswered) {
+        if let Some(known) = self.unanswered.get_mut(&place).filter(|known| known.until > Instant::now()) {
+            (known.deed, known.until) = (lost.deed, lost.until);
+            known.events = known.events.saturating_add(lost.events);
+            return;
+        }
+        if self.unanswered.len() >= MOST_DEEDS {
+            let now = Instant::now();
+            self.unanswered.retain(|_, lost| lost.until > now);
+        }
+        // Whoever has so many does not get others forgotten.
+        if self.unanswered.len() < MOST_DEEDS {
+            self.unanswered.insert(place, lost);
+        }
+    }
+
+    /// Whose event it is, if anybody of the plugin's.
+    fn whose(&mut self, wake: &Wake) -> Option<&Deed> {
+        if wake.event != 0 && !self.known.contains_key(&wake.event) {
+            let mut deed = None;
+            for place in wake.places {
+                let Some(lost) = self.unanswered.get_mut(&place) else { continue };
+                if wake.at < lost.since || lost.until <= Instant::now() {
+                    continue;
+                }
+                deed = Some(lost.deed.clone());
+                lost.events = lost.events.saturating_sub(1);
+                if lost.events == 0 {
+                    self.unanswered.remove(&place);
+                }
+                break;
+            }
+            let deed = deed?;
+            self.remember(wake.event, || deed);
+        }
+        self.known.get(&wake.event)
     }
 }
 
@@ -98,14 +207,14 @@ impl Chain {
     }
 
     /// Whether this event is of a key's own writes, or of a chain that feeds itself.
-    pub(super) fn feeds(&self, event: u64, me: &Doer) -> bool {
-        self.lock().known.get(&event).is_some_and(|deed| deed.feeds(me))
+    pub(super) fn feeds(&self, wake: &Wake, me: &Doer) -> bool {
+        self.lock().whose(wake).is_some_and(|deed| deed.feeds(me))
     }
 
     #[cfg(test)]
-    pub(super) fn len(&self) -> (usize, usize) {
+    pub(super) fn len(&self) -> (usize, usize, usize) {
         let deeds = self.lock();
-        (deeds.known.len(), deeds.order.len())
+        (deeds.known.len(), deeds.order.len(), deeds.unanswered.len())
     }
 }
 
@@ -137,6 +246,9 @@ pub(super) fn fingerprint(value: &impl Hash) -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wake {
     pub event: u64,
+    /// What it is about: this object, and all of its kind in its namespace.
+    places: [u64; 2],
+    at: Instant,
     pub order: bool,
 }
 
@@ -177,9 +289,9 @@ impl Wakes {
         if self.open.is_empty() {
             return;
         }
-        let deeds = chain.lock();
+        let mut deeds = chain.lock();
         for wake in std::mem::take(&mut self.open) {
-            let Some(deed) = deeds.known.get(&wake.event) else {
+            let Some(deed) = deeds.whose(&wake) else {
                 self.open.push(wake);
                 continue;
             };
@@ -214,10 +326,10 @@ impl Wakes {
     }
 
     /// What a reconcile that these woke hands on, by what is known now.
-    fn generation(&self, deeds: &Deeds) -> u32 {
+    fn generation(&self, deeds: &mut Deeds) -> u32 {
         let mut least = self.least;
         for wake in &self.open {
-            let Some(deed) = deeds.known.get(&wake.event) else { return 0 };
+            let Some(deed) = deeds.whose(wake) else { return 0 };
             least = Some(least.map_or(deed.generation, |least| least.min(deed.generation)));
         }
         least.or(self.carried).filter(|_| !self.foreign).map_or(0, |least| least.saturating_add(1))

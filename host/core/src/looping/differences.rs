@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::chain::fingerprint;
+
 /// Changes of one write that are looked at, and how deep.
 const MOST_CHANGES: usize = 32;
 pub(super) const DEEPEST: usize = 24;
@@ -14,32 +16,74 @@ pub(super) struct Change {
     pub to: Value,
 }
 
-/// What the API server itself changes with each write.
-const BOOKKEEPING: [&str; 3] = [".metadata.resourceVersion", ".metadata.generation", ".metadata.managedFields"];
+/// What the API server itself changes of the metadata with each write.
+const BOOKKEEPING: [&str; 3] = ["resourceVersion", "generation", "managedFields"];
+/// Bytes of a path; of a longer one the rest is a number that tells it apart.
+const MOST_PATH: usize = 250;
 
-/// Adds what is otherwise now than before.
-pub(super) fn differences(path: &str, before: &Value, now: &Value, depth: usize, all: &mut Vec<Change>) {
-    if before == now || all.len() >= MOST_CHANGES || BOOKKEEPING.contains(&path) {
+/// A part of a path, which is put into words only where something differs.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    Field(&'a str),
+    /// As people call the items of Kubernetes' lists.
+    Item(&'a str),
+    At(usize),
+}
+
+/// What is otherwise now than before.
+pub(super) fn differences(before: &Value, now: &Value) -> Vec<Change> {
+    let mut all = Vec::new();
+    compare(&mut Vec::new(), before, now, &mut all);
+    all
+}
+
+fn compare<'a>(path: &mut Vec<Part<'a>>, before: &'a Value, now: &'a Value, all: &mut Vec<Change>) {
+    if all.len() >= MOST_CHANGES || before == now {
         return;
     }
+    if let [Part::Field("metadata"), Part::Field(name)] = path.as_slice()
+        && BOOKKEEPING.contains(name)
+    {
+        return;
+    }
+    let goes_on = path.len() < DEEPEST;
+    let mut within = |part, before, now| {
+        path.push(part);
+        compare(path, before, now, all);
+        path.pop();
+    };
     match (before, now) {
-        (Value::Object(before), Value::Object(now)) if depth < DEEPEST => {
+        (Value::Object(before), Value::Object(now)) if goes_on => {
             for (name, value) in before {
-                let path = format!("{path}.{name}");
-                differences(&path, value, now.get(name).unwrap_or(&Value::Null), depth + 1, all);
+                within(Part::Field(name), value, now.get(name).unwrap_or(&Value::Null));
             }
             for (name, value) in now.iter().filter(|(name, _)| !before.contains_key(*name)) {
-                differences(&format!("{path}.{name}"), &Value::Null, value, depth + 1, all);
+                within(Part::Field(name), &Value::Null, value);
             }
         }
-        (Value::Array(before), Value::Array(now)) if depth < DEEPEST && before.len() == now.len() => {
+        (Value::Array(before), Value::Array(now)) if goes_on && before.len() == now.len() => {
             for (at, (before, now)) in before.iter().zip(now).enumerate() {
-                // As people call the items of Kubernetes' lists.
                 let name = ["name", "type"].into_iter().find_map(|field| now.get(field).and_then(Value::as_str));
-                let name = name.map_or_else(|| at.to_string(), str::to_owned);
-                differences(&format!("{path}[{name}]"), before, now, depth + 1, all);
+                within(name.map_or(Part::At(at), Part::Item), before, now);
             }
         }
-        _ => all.push(Change { path: path.to_owned(), from: before.clone(), to: now.clone() }),
+        _ => all.push(Change { path: in_words(path), from: before.clone(), to: now.clone() }),
     }
+}
+
+fn in_words(path: &[Part<'_>]) -> String {
+    let mut text = String::new();
+    for part in path {
+        match part {
+            Part::Field(name) => text.extend([".", name]),
+            Part::Item(name) => text.extend(["[", name, "]"]),
+            Part::At(at) => text.push_str(&format!("[{at}]")),
+        }
+    }
+    if text.len() > MOST_PATH {
+        let rest = fingerprint(&text);
+        text.truncate(text.floor_char_boundary(MOST_PATH));
+        text.push_str(&format!("… {rest:016x}"));
+    }
+    text
 }

@@ -1,10 +1,15 @@
 //! What is a loop and what is none, as stories of one controller and its objects, in paused time.
 
 mod chains;
+mod unanswered;
 
 use serde_json::json;
 
-use super::{chain::MOST_WAKES, differences::DEEPEST, *};
+use super::{
+    chain::{MOST_DEEDS, MOST_WAKES},
+    differences::DEEPEST,
+    *,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -36,6 +41,12 @@ fn changed(plural: &str, key: &ObjectKey, before: Arc<Cached>, now: Arc<Cached>)
     Step { resource: resource(plural), key: key.clone(), deed: Deed::Changed { before: Some(before), now } }
 }
 
+/// An event wakes a key: something of the kind `things` is so now.
+fn hears(guard: &Guard, woken: &ObjectKey, now: &Meta, order: bool) -> bool {
+    let key = ObjectKey::parse(Some("n"), "x").unwrap();
+    guard.heard(woken, &Happened { resource: &resource("things"), key: &key, was: None, now: Some(now) }, order)
+}
+
 impl Story {
     fn new() -> Self {
         let key = ObjectKey::parse(Some("n"), "x").unwrap();
@@ -63,14 +74,14 @@ impl Story {
     }
 
     fn wakes(&self, object: &Cached) {
-        self.guard.heard(&self.key, None, Some(&object.meta), false);
+        hears(&self.guard, &self.key, &object.meta, false);
     }
 
     /// Something that it did not write.
     fn somebody(&mut self, order: bool) -> bool {
         self.versions += 1;
         let object = object("foreign", self.versions, &json!({}));
-        self.guard.heard(&self.key, None, Some(&object.meta), order)
+        hears(&self.guard, &self.key, &object.meta, order)
     }
 
     /// For so long that it is a loop.
@@ -215,7 +226,7 @@ async fn what_somebody_orders_is_none_however_often_and_does_not_wait() {
     story.guard.begin(&story.key);
     assert!(!story.somebody(true));
     let (before, now) = (object("o", 1, &replicas(3)), object("o", 2, &replicas(4)));
-    story.guard.heard(&story.key, None, Some(&now.meta), true);
+    hears(&story.guard, &story.key, &now.meta, true);
     let step = changed("deployments", &story.key, before, now);
     assert_eq!(story.guard.ended(&story.key, &[step]).hold, None);
     // What it does about the order is no lap, and what comes after is one again.
@@ -354,7 +365,7 @@ async fn during_a_reconcile_only_an_order_of_somebody_else_keeps_it_from_waiting
         let [before, now] = [(1, 3), (0, 4)].map(|(back, count)| object("o", story.versions - back, &replicas(count)));
         let errand = story.guard.begin(&story.key);
         let foreign = object("foreign", story.versions, &json!({}));
-        story.guard.heard(&story.key, None, Some(if own { &now.meta } else { &foreign.meta }), order);
+        hears(&story.guard, &story.key, if own { &now.meta } else { &foreign.meta }, order);
         errand.wrote(&now.meta);
         let step = changed("deployments", &story.key, before, now);
         story.guard.ended(&story.key, &[step]).hold.is_some()
@@ -490,8 +501,7 @@ async fn a_lap_after_the_end_of_a_loop_is_the_first_of_another() {
 fn differences_have_the_names_that_people_use() {
     let before = json!({"metadata": {"resourceVersion": "1", "labels": {"a": "1"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}], "args": ["a"], "gone": 1}});
     let now = json!({"metadata": {"resourceVersion": "2", "labels": {"a": "2"}}, "spec": {"containers": [{"name": "c", "image": "i:2"}], "args": ["a", "b"], "new": 1}});
-    let mut all = Vec::new();
-    differences("", &before, &now, 0, &mut all);
+    let all = differences(&before, &now);
     let paths: Vec<_> = all.iter().map(|change| change.path.as_str()).collect();
     assert_eq!(paths, [".metadata.labels.a", ".spec.args", ".spec.containers[c].image", ".spec.gone", ".spec.new"]);
 }
@@ -502,9 +512,46 @@ fn differences_go_only_so_deep() {
     let objects = |inner| json!({"a": inner});
     let arrays = |inner| json!([inner]);
     for wrap in [&objects as &dyn Fn(Value) -> Value, &arrays] {
-        let mut all = Vec::new();
-        differences("", &nested(wrap, 1), &nested(wrap, 2), 0, &mut all);
+        let all = differences(&nested(wrap, 1), &nested(wrap, 2));
         let deep = all[0].path.matches(['.', '[']).count();
         assert_eq!((all.len(), deep), (1, DEEPEST), "{all:?}");
+    }
+}
+
+#[test]
+fn a_long_path_is_cut_and_told_apart() {
+    let of = |last: &str| json!({"a".repeat(300): {last: 1}});
+    let paths = ["b", "c"].map(|last| differences(&of(last), &json!({"a".repeat(300): {}}))[0].path.clone());
+    assert_ne!(paths[0], paths[1]);
+    assert!(paths.iter().all(|path| path.len() < 300), "{paths:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_too_large_to_be_read_in_time_is_no_loop_of_fields() {
+    for (length, found) in [(1 << 20, 1), (3 << 20, 0)] {
+        let mut story = Story::new();
+        let of = |count: u64| json!({"data": {"long": "x".repeat(length)}, "spec": {"replicas": count}});
+        for lap in 0..40 {
+            story.writes("deployments", &of(3 + lap % 2), &of(4 - lap % 2));
+            story.somebody(false);
+        }
+        assert_eq!(story.found.len(), found, "{length}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_it_removed_itself_it_makes_again_for_whoever_wakes_it() {
+    for (by_itself, found) in [(true, 0), (false, 1)] {
+        let mut story = Story::new();
+        let step = |story: &Story, deed| Step { resource: resource("things"), key: story.key.clone(), deed };
+        for _ in 0..40 {
+            story.somebody(false);
+            let mut steps = vec![step(&story, Deed::Made)];
+            if by_itself {
+                steps.push(step(&story, Deed::Removed));
+            }
+            story.does(&[], &steps);
+        }
+        assert_eq!(story.found.len(), found, "{by_itself}: {:?}", story.found);
     }
 }
