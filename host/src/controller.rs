@@ -29,7 +29,7 @@ use operetta_core::{
     queue::{Job, Next, Priority, WorkQueue},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
     resource::{ObjectKey, Resource},
-    route::{Router, Source, sources},
+    route::{Reading, Router, Source, sources},
     share::Tenant,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -40,12 +40,15 @@ use tracing::Instrument as _;
 pub use self::holders::{Holder, Holders};
 use crate::{
     paused::Paused,
-    telemetry::{ControllerMetrics, Metrics, ReconcileLog, Seen},
+    telemetry::{ControllerMetrics, Metrics, PluginMetrics, ReconcileLog, Seen},
     vitals::Vitals,
 };
 
 /// A plugin that asks to be called again at once is called again after this time: as long as the first retry waits, so that it cannot spin.
 const SOONEST: Duration = Duration::from_millis(50);
+
+/// After so many bytes were parsed for one event, others have their turn.
+const MUCH: usize = 64 << 10;
 
 /// What is said of a loop.
 const LOOPS: &str = "the plugin's own writes wake the controller again and again, or somebody undoes them: it is slowed for this object";
@@ -218,6 +221,7 @@ impl Controller {
             holders: holders.clone(),
             gate: gate.clone(),
             guard: guard.clone(),
+            metrics: shared.metrics.plugin(&shared.plugin),
         };
         let listener = Listener::new(tools, &spec, watches, tell);
         tokio::spawn(stop.clone().run_until_cancelled_owned(listener.run(inbox)).instrument(span.clone()));
@@ -337,6 +341,7 @@ struct Tools {
     holders: Arc<Holders>,
     gate: Arc<Gate<ObjectKey>>,
     guard: Arc<Guard>,
+    metrics: PluginMetrics,
 }
 
 /// Turns changes into keys.
@@ -344,6 +349,8 @@ struct Listener {
     tools: Tools,
     spec: manifest::Controller,
     router: Router,
+    /// That not all references are followed was said.
+    told_cut: bool,
     changes: SelectAll<BoxStream<'static, Told>>,
     /// What keeps the subscriptions.
     _guards: Vec<Box<dyn std::any::Any + Send + Sync>>,
@@ -379,6 +386,7 @@ impl Listener {
             tools,
             spec: spec.clone(),
             router: Router::new(spec),
+            told_cut: false,
             changes,
             missing: guards.len(),
             _guards: guards,
@@ -398,7 +406,11 @@ impl Listener {
             tokio::select! {
                 Some((watched, change)) = self.changes.next() => match change {
                     Some(Change::Synced) => self.told_all(),
-                    Some(change) => self.heed(&watched, &change),
+                    Some(change) => {
+                        if self.heed(&watched, &change) > MUCH {
+                            tokio::task::yield_now().await;
+                        }
+                    }
                     None => {
                         self.caches.send_replace(Caches::Lost);
                     }
@@ -445,8 +457,9 @@ impl Listener {
         });
     }
 
-    fn heed(&mut self, Watched { resource, roles }: &Watched, change: &Change) {
-        let Change::Object { key, old, new, initial } = change else { return };
+    /// Answers how many bytes had to be parsed for it.
+    fn heed(&mut self, Watched { resource, roles }: &Watched, change: &Change) -> usize {
+        let Change::Object { key, old, new, initial } = change else { return 0 };
         let found_early = *initial && self.missing > 0;
         let mut priority = if *initial { Priority::Initial } else { Priority::Live };
         if roles.contains(&Source::Primary)
@@ -457,6 +470,7 @@ impl Listener {
             self.tools.gate.try_now();
         }
         let kind = self.kind.borrow().clone();
+        let reading = Reading::of(key, old.as_deref(), new.as_deref());
         for role in roles {
             if *role == Source::Primary {
                 self.tools.paused.note(key, new.as_deref());
@@ -469,7 +483,7 @@ impl Listener {
                 self.tools.holders.update(&self.spec, key, new.as_deref());
             }
             // The router is asked in any case: it keeps who refers to what.
-            for woken in self.router.route(role, change, kind.as_ref()) {
+            for woken in self.router.route(role, &reading, kind.as_ref()) {
                 if !found_early {
                     let order = is_order(role, old.as_deref(), new.as_deref());
                     let [was, now] = [old, new].map(|object| object.as_ref().map(|object| &object.meta));
@@ -481,6 +495,14 @@ impl Listener {
                 }
             }
         }
+        if let Some(cut) = self.router.take_cut() {
+            self.tools.metrics.exceeded(Limit::References);
+            // Of one of many, since the others would say the same.
+            if !std::mem::replace(&mut self.told_cut, true) {
+                tracing::warn!("{cut}");
+            }
+        }
+        reading.parsed()
     }
 
     fn look_at_all(&self, priority: Priority, cause: Cause) {

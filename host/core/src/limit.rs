@@ -2,7 +2,7 @@
 //!
 //! A limit that is met is an error value with the limit's name in it, never a silent loss, and is counted by [`Limit::label`]. A rate that is met is `TooManyRequests` with the time
 //! until there is room, as an API server would say it, and its name is in the plugin's log. Only what has no caller to tell is cut: lines of the log, which say so, and keys that wait for
-//! a place.
+//! a place, and what an object refers to.
 //!
 //! # What one plugin may take of the machine at most
 //!
@@ -16,6 +16,7 @@
 //! | writes | `write_rate` a minute for each object, and ten times as many new objects for each that is reconciled |
 //! | connections | one for each gRPC channel, `connections` for each database |
 //! | the log | `log_rate` lines a minute of `log_line` bytes |
+//! | what it watches | 32 controllers, 64 kinds and 128 watches by a mapping ([`crate::manifest`]); 1,000 names that one object refers to, 200,000 of all objects of a controller ([`crate::route`]) |
 
 use std::{fmt, time::Duration};
 
@@ -138,6 +139,8 @@ pub enum Limit {
     LogRate,
     /// The length of a line, which was cut.
     LogLine,
+    /// Names by which objects refer to others that wake them.
+    References,
 }
 
 impl Limit {
@@ -164,6 +167,7 @@ impl Limit {
             Self::LogLines => "log_lines",
             Self::LogRate => "log_rate",
             Self::LogLine => "log_line",
+            Self::References => "references",
         }
     }
 
@@ -185,7 +189,7 @@ impl Limit {
             Self::LogLines => "logLines",
             Self::LogRate => "logLinesPerMinute",
             Self::LogLine => "logLineBytes",
-            Self::Stack | Self::Handles => return None,
+            Self::Stack | Self::Handles | Self::References => return None,
         })
     }
 }

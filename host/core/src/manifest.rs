@@ -1,6 +1,6 @@
 //! What a plugin says of itself: a versioned JSON document that the export `manifest` returns. Its JSON schema is `config/manifest.schema.json`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -17,6 +17,18 @@ pub const MANIFEST_VERSION: u32 = 1;
 
 /// The largest manifest, in bytes. CRDs make up most of it; the API server takes none above 1.5 MiB.
 pub const MAX_MANIFEST: usize = 2 << 20;
+
+/// Controllers of one plugin: each has a queue, tasks and some 65 series of metrics. The largest operators have some twenty.
+pub const MAX_CONTROLLERS: usize = 32;
+
+/// Kinds that one plugin names: of each there is a watch, and the API server is asked again and again whether the account may have it, even of a kind that the cluster does not know.
+pub const MAX_KINDS: usize = 64;
+
+/// Watches by a mapping that the controllers of one plugin have together.
+pub const MAX_WATCHES: usize = 128;
+
+/// Bytes of a mapping. The key of a label or an annotation has at most 317.
+pub const MAX_MAPPING: usize = 512;
 
 /// A manifest that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +62,7 @@ pub struct Manifest {
     /// One sentence for people.
     #[serde(default)]
     pub description: String,
-    /// At least one.
+    /// At least one, at most 32. All of them together name at most 64 kinds, and each kind in one version only.
     pub controllers: Vec<Controller>,
     /// CustomResourceDefinitions that it brings; `operetta install` applies them, the host never does.
     #[serde(default)]
@@ -69,10 +81,10 @@ pub struct Controller {
     /// The primary kind: each key names an object of it.
     #[serde(rename = "for")]
     pub primary: Resource,
-    /// Kinds whose objects wake the primary that is their controller by owner reference.
+    /// Kinds whose objects wake the primary that is their controller by owner reference, none twice.
     #[serde(default)]
     pub owns: Vec<Resource>,
-    /// Kinds whose objects wake primaries by another mapping.
+    /// Kinds whose objects wake primaries by another mapping, none twice by the same one; at most 128 in all controllers together.
     #[serde(default)]
     pub watches: Vec<Watch>,
     /// Which changes of a primary wake it, apart from its coming, going and the begin of its deletion; empty means every change.
@@ -91,7 +103,7 @@ fn default_resync() -> u32 {
 }
 
 /// A watched kind and whom it wakes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Watch {
     /// The kind.
@@ -100,15 +112,15 @@ pub struct Watch {
     pub map: Mapping,
 }
 
-/// From a watched object to primaries in the same namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// From a watched object to primaries in the same namespace. A key or path has at most 512 bytes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Mapping {
     /// The label of this key holds the primary's name.
     Label(String),
     /// The annotation of this key holds the primary's name.
     Annotation(String),
-    /// The field of the primary at this path, such as `spec.secretName`, holds the watched object's name.
+    /// The field of the primary at this path, such as `spec.secretName`, holds the watched object's name. Of one primary at most 1,000 names are followed, of all 200,000.
     Reference(String),
 }
 
@@ -246,46 +258,87 @@ impl Manifest {
         if self.controllers.is_empty() {
             return Err("it names no controller; add one to `controllers`".into());
         }
+        // How many there are comes first: what is checked of each takes time.
+        at_most(MAX_CONTROLLERS, self.controllers.len(), "controllers")?;
+        at_most(MAX_WATCHES, self.controllers.iter().map(|controller| controller.watches.len()).sum(), "watches")?;
         if self.version.is_empty() || self.version.len() > 64 || self.version.chars().any(char::is_control) {
             return Err("`version` is not a text of 1 to 64 printable characters".into());
         }
         let mut names = BTreeSet::new();
         let mut primaries = BTreeSet::new();
         for controller in &self.controllers {
-            let name = &controller.name;
-            if !names.insert(name) {
-                return Err(format!("two controllers are called {name}"));
+            if !names.insert(&controller.name) {
+                return Err(format!("two controllers are called {}", controller.name));
             }
             if !primaries.insert(&controller.primary) {
                 return Err(format!("two controllers are for {}", controller.primary));
             }
-            if controller.resync_seconds < 10 {
-                return Err(format!("resyncSeconds of controller {name} is below 10"));
-            }
-            for watch in &controller.watches {
-                let (Mapping::Label(text) | Mapping::Annotation(text) | Mapping::Reference(text)) = &watch.map;
-                if text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-                    return Err(format!(
-                        "the mapping of {} in controller {name} is empty or has white space",
-                        watch.resource
-                    ));
-                }
+            controller.check()?;
+        }
+        self.check_kinds()
+    }
+
+    /// Versions can be made up without end, and those that exist show the same objects.
+    fn check_kinds(&self) -> Result<(), String> {
+        let mut kinds = BTreeMap::new();
+        for kind in self.controllers.iter().flat_map(Controller::named) {
+            let known: &Resource = kinds.entry((kind.group(), kind.resource())).or_insert(kind);
+            if known != kind {
+                return Err(format!("it names both {known} and {kind}, which are the same objects; name one version"));
             }
         }
-        Ok(())
+        at_most(MAX_KINDS, kinds.len(), "kinds")
     }
+}
+
+fn at_most(most: usize, count: usize, what: &str) -> Result<(), String> {
+    if count <= most {
+        return Ok(());
+    }
+    Err(format!("it has {count} {what}, and a plugin may have {most}; make several plugins of it"))
 }
 
 impl Controller {
     /// Each kind that it needs an informer for, its primary first, none twice.
     pub fn kinds(&self) -> Vec<&Resource> {
-        let mut kinds = vec![&self.primary];
-        for kind in self.owns.iter().chain(self.watches.iter().map(|w| &w.resource)) {
+        let mut kinds = Vec::new();
+        for kind in self.named() {
             if !kinds.contains(&kind) {
                 kinds.push(kind);
             }
         }
         kinds
+    }
+
+    /// The same, as often as it names them.
+    fn named(&self) -> impl Iterator<Item = &Resource> {
+        std::iter::once(&self.primary).chain(&self.owns).chain(self.watches.iter().map(|watch| &watch.resource))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let name = &self.name;
+        if self.resync_seconds < 10 {
+            return Err(format!("resyncSeconds of controller {name} is below 10"));
+        }
+        let mut owned = BTreeSet::new();
+        if let Some(kind) = self.owns.iter().find(|kind| !owned.insert(*kind)) {
+            return Err(format!("controller {name} owns {kind} twice; leave one out"));
+        }
+        let mut watched = BTreeSet::new();
+        for watch in &self.watches {
+            let (Mapping::Label(text) | Mapping::Annotation(text) | Mapping::Reference(text)) = &watch.map;
+            let what = || format!("the mapping of {} in controller {name}", watch.resource);
+            if text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+                return Err(format!("{} is empty or has white space", what()));
+            }
+            if text.len() > MAX_MAPPING {
+                return Err(format!("{} has {} bytes; at most {MAX_MAPPING} are taken", what(), text.len()));
+            }
+            if !watched.insert(watch) {
+                return Err(format!("controller {name} watches {} twice by the same mapping", watch.resource));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -304,6 +357,20 @@ mod tests {
 
     fn watched(by: &str, text: &str) -> serde_json::Value {
         serde_json::json!([{"resource": {"group": "", "version": "v1", "resource": "pods"}, "map": {by: text}}])
+    }
+
+    /// A kind of its own.
+    fn kind(plural: &str, n: usize) -> serde_json::Value {
+        serde_json::json!({"group": "y.example.com", "version": "v1", "resource": format!("{plural}{n}")})
+    }
+
+    fn many(count: usize, each: impl Fn(usize) -> serde_json::Value) -> serde_json::Value {
+        (0..count).map(each).collect()
+    }
+
+    /// Of one kind, by as many labels.
+    fn mappings(count: usize) -> serde_json::Value {
+        many(count, |n| watched("label", &format!("l{n}"))[0].clone())
     }
 
     #[test]
@@ -343,7 +410,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         type Change = fn(&mut serde_json::Value);
-        let cases: [(Change, &str); 16] = [
+        let cases: [(Change, &str); 24] = [
             (|m| m["manifestVersion"] = 2.into(), "version 2"),
             (|m| m["version"] = "".into(), "1 to 64 printable"),
             (|m| m["version"] = "1".repeat(65).into(), "1 to 64 printable"),
@@ -363,6 +430,52 @@ mod tests {
                 "two controllers are for things.v1.x.example.com",
             ),
             (|m| m["controllers"] = serde_json::json!([]), "no controller"),
+            (
+                |m| {
+                    m["controllers"] =
+                        many(33, |n| serde_json::json!({"name": format!("c{n}"), "for": kind("things", n)}))
+                },
+                "it has 33 controllers, and a plugin may have 32; make several plugins of it",
+            ),
+            (
+                |m| {
+                    m["controllers"][0]["watches"] = mappings(129);
+                },
+                "it has 129 watches, and a plugin may have 128",
+            ),
+            // As many as a manifest has room for, and duplicates of one at that.
+            (
+                |m| {
+                    m["controllers"][0]["watches"] = many(20_000, |_| watched("label", "a")[0].clone());
+                },
+                "it has 20000 watches, and a plugin may have 128",
+            ),
+            (
+                |m| m["controllers"][0]["watches"] = many(2, |_| watched("label", "a")[0].clone()),
+                "controller a watches pods.v1 twice by the same mapping",
+            ),
+            (
+                |m| m["controllers"][0]["watches"] = watched("reference", &"a".repeat(513)),
+                "the mapping of pods.v1 in controller a has 513 bytes; at most 512 are taken",
+            ),
+            (
+                |m| m["controllers"][0]["owns"] = many(2, |_| kind("parts", 0)),
+                "controller a owns parts0.v1.y.example.com twice",
+            ),
+            (
+                |m| m["controllers"][0]["owns"] = many(20_000, |n| kind("parts", n)),
+                "it has 20001 kinds, and a plugin may have 64",
+            ),
+            (
+                |m| {
+                    m["controllers"][0]["owns"] = many(2, |n| {
+                        let mut kind = kind("parts", 0);
+                        kind["version"] = format!("v{}", n + 1).into();
+                        kind
+                    });
+                },
+                "it names both parts0.v1.y.example.com and parts0.v2.y.example.com, which are the same objects; name one version",
+            ),
             (|m| m["colour"] = 1.into(), "unknown field `colour`"),
             (|m| m["controllers"][0]["for"]["resource"] = "Things".into(), "\"Things\" is no resource"),
             (|m| m["controllers"][0]["for"]["group"] = "a/b".into(), "\"a/b\" is no API group"),
@@ -390,6 +503,23 @@ mod tests {
         assert_eq!(manifest.render(), Err(ManifestError::TooLarge(MAX_MANIFEST + 1)));
         assert_eq!(Manifest::parse(&(largest + " ")), Err(ManifestError::TooLarge(MAX_MANIFEST + 1)));
         assert_eq!(MAX_MANIFEST, 2_097_152);
+    }
+
+    #[test]
+    fn as_many_as_a_plugin_may_have_are_taken() {
+        let manifest = Manifest::parse(&json(|m| {
+            let mut controllers = many(32, |n| serde_json::json!({"name": format!("c{n}"), "for": kind("things", n)}));
+            // Another controller may watch and own the same.
+            controllers[0]["owns"] = many(31, |n| kind("parts", n));
+            controllers[1]["owns"] = controllers[0]["owns"].clone();
+            controllers[0]["watches"] = mappings(64);
+            controllers[1]["watches"] = mappings(63);
+            controllers[2]["watches"] = watched("reference", &"a".repeat(512));
+            m["controllers"] = controllers;
+        }))
+        .unwrap();
+        assert_eq!(manifest.controllers[0].kinds().len(), 33);
+        assert_eq!((MAX_CONTROLLERS, MAX_KINDS, MAX_WATCHES, MAX_MAPPING), (32, 64, 128, 512));
     }
 
     #[test]

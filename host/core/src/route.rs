@@ -1,11 +1,17 @@
 //! Which keys an event wakes. Routes are declared in the manifest, so routing an event costs no guest call.
+//!
+//! It is the host's own time and memory that is spent here, and no plugin's budget: so an object is parsed once at most for each event, and what is kept of it is bounded.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt, slice,
+};
 
 use serde_json::Value;
 
 use crate::{
-    cache::{Cached, Change, KindInfo},
+    cache::{Cached, KindInfo},
     manifest::{Controller, Mapping, Predicate},
     name::{Namespace, ObjectName},
     resource::{ObjectKey, Resource},
@@ -39,12 +45,78 @@ pub fn sources(controller: &Controller) -> Vec<(Resource, Vec<Source>)> {
     controller.kinds().into_iter().map(|kind| (kind.clone(), of(kind))).collect()
 }
 
+/// Names that one primary may hold at all paths of [`Mapping::Reference`] together.
+pub const MOST_REFERENCES: usize = 1_000;
+
+/// Names that all primaries of a controller may hold: some 120 bytes each.
+pub const MOST_REFERENCES_IN_ALL: usize = 200_000;
+
+/// Values of one primary that are looked at for names.
+const MOST_VALUES: usize = 100_000;
+
+/// A primary holds more names than are followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut(ObjectKey);
+
+/// What that means.
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} names more objects than are followed ({MOST_REFERENCES} of one object, {MOST_REFERENCES_IN_ALL} of all objects of a controller): changes of the others do not wake it; name fewer, \
+             or have the watched objects name it by a label",
+            self.0
+        )
+    }
+}
+
+/// A change of one object, of which each state is parsed when a mapping first asks for it, and once however many ask.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    key: &'a ObjectKey,
+    old: State<'a>,
+    new: State<'a>,
+}
+
+#[derive(Debug)]
+struct State<'a> {
+    object: Option<&'a Cached>,
+    value: OnceCell<Value>,
+}
+
+impl<'a> State<'a> {
+    fn of(object: Option<&'a Cached>) -> Self {
+        Self { object, value: OnceCell::new() }
+    }
+
+    fn value(&self) -> Option<&Value> {
+        let object = self.object?;
+        Some(self.value.get_or_init(|| object.value()))
+    }
+
+    fn parsed(&self) -> usize {
+        self.object.filter(|_| self.value.get().is_some()).map_or(0, |object| object.json.len())
+    }
+}
+
+impl<'a> Reading<'a> {
+    /// Of what was there before and what is there after.
+    pub fn of(key: &'a ObjectKey, old: Option<&'a Cached>, new: Option<&'a Cached>) -> Self {
+        Self { key, old: State::of(old), new: State::of(new) }
+    }
+
+    /// So many bytes had to be parsed.
+    pub fn parsed(&self) -> usize {
+        self.old.parsed() + self.new.parsed()
+    }
+}
+
 /// The router of one controller: stateless but for the index behind [`Mapping::Reference`].
 #[derive(Debug)]
 pub struct Router {
     group: String,
     predicates: BTreeSet<Predicate>,
-    references: HashMap<String, ReferenceIndex>,
+    references: References,
 }
 
 impl Router {
@@ -57,34 +129,30 @@ impl Router {
         Self {
             group: controller.primary.group().to_owned(),
             predicates: controller.predicates.clone(),
-            references: paths.collect(),
+            references: References { paths: paths.collect(), held: 0, cut: None },
         }
     }
 
     /// The keys of primaries that this change wakes. `primary` is what discovery says of the primary kind; while it is unknown there are no primaries to wake.
-    pub fn route(&mut self, source: &Source, change: &Change, primary: Option<&KindInfo>) -> BTreeSet<ObjectKey> {
-        let Change::Object { key, old, new, .. } = change else { return BTreeSet::new() };
-        let (old, new) = (old.as_deref(), new.as_deref());
+    pub fn route(&mut self, source: &Source, change: &Reading<'_>, primary: Option<&KindInfo>) -> BTreeSet<ObjectKey> {
         let Some(primary) = primary else { return BTreeSet::new() };
-        let mut woken = self.woken(source, key, old, new, primary);
+        let mut woken = self.woken(source, change, primary);
         // A cluster-scoped object has no primary in a namespace, and one in a namespace none without, whatever it says: such a key would be of an object that cannot be.
         woken.retain(|key| key.namespace.is_some() == primary.namespaced);
         woken
     }
 
-    fn woken(
-        &mut self,
-        source: &Source,
-        key: &ObjectKey,
-        old: Option<&Cached>,
-        new: Option<&Cached>,
-        primary: &KindInfo,
-    ) -> BTreeSet<ObjectKey> {
+    /// The last primary of which not all names are followed, since this was asked before.
+    pub fn take_cut(&mut self) -> Option<Cut> {
+        self.references.cut.take()
+    }
+
+    fn woken(&mut self, source: &Source, change: &Reading<'_>, primary: &KindInfo) -> BTreeSet<ObjectKey> {
+        let key = change.key;
+        let (old, new) = (change.old.object, change.new.object);
         match source {
             Source::Primary => {
-                for (path, index) in &mut self.references {
-                    index.update(key, new, path);
-                }
+                self.references.update(key, &change.new);
                 if self.primary_wakes(old, new) { BTreeSet::from([key.clone()]) } else { BTreeSet::new() }
             }
             Source::Owned => [old, new]
@@ -95,11 +163,9 @@ impl Router {
                 .filter_map(|owner| ObjectName::parse(&owner.name).ok())
                 .map(|name| ObjectKey { namespace: key.namespace.clone().filter(|_| primary.namespaced), name })
                 .collect(),
-            Source::Watched(Mapping::Label(label)) => named_by(key, [old, new], "labels", label),
-            Source::Watched(Mapping::Annotation(annotation)) => named_by(key, [old, new], "annotations", annotation),
-            Source::Watched(Mapping::Reference(path)) => {
-                self.references.get(path).map(|index| index.referrers(key)).unwrap_or_default()
-            }
+            Source::Watched(Mapping::Label(label)) => named_by(change, "labels", label),
+            Source::Watched(Mapping::Annotation(annotation)) => named_by(change, "annotations", annotation),
+            Source::Watched(Mapping::Reference(path)) => self.references.referrers(path, key),
         }
     }
 
@@ -122,62 +188,124 @@ impl Router {
 }
 
 /// The primaries that the label or annotation of either state names.
-fn named_by(key: &ObjectKey, states: [Option<&Cached>; 2], map: &str, name: &str) -> BTreeSet<ObjectKey> {
-    let named = |object: &Cached| {
-        let value = object.value();
-        let name = value.get("metadata")?.get(map)?.get(name)?.as_str()?;
-        Some(ObjectKey { namespace: key.namespace.clone(), name: ObjectName::parse(name).ok()? })
+fn named_by(change: &Reading<'_>, map: &str, name: &str) -> BTreeSet<ObjectKey> {
+    let named = |object: &Value| {
+        let name = object.get("metadata")?.get(map)?.get(name)?.as_str()?;
+        Some(ObjectKey { namespace: change.key.namespace.clone(), name: ObjectName::parse(name).ok()? })
     };
-    states.into_iter().flatten().filter_map(named).collect()
+    [&change.old, &change.new].into_iter().filter_map(State::value).filter_map(named).collect()
 }
 
-/// From the name that a field of primaries holds to those primaries.
+/// From the names that fields of primaries hold to those primaries.
+#[derive(Debug)]
+struct References {
+    paths: BTreeMap<String, ReferenceIndex>,
+    /// Names in all of them.
+    held: usize,
+    cut: Option<Cut>,
+}
+
+impl References {
+    fn update(&mut self, key: &ObjectKey, new: &State<'_>) {
+        if self.paths.is_empty() {
+            return;
+        }
+        for index in self.paths.values_mut() {
+            self.held -= index.forget(key);
+        }
+        let Some(object) = new.value() else { return };
+        let names = MOST_REFERENCES.min(MOST_REFERENCES_IN_ALL.saturating_sub(self.held));
+        let mut room = Room { names, values: MOST_VALUES, exceeded: false };
+        for (path, index) in &mut self.paths {
+            let mut found = BTreeSet::new();
+            names_at(object, path, &mut room, &mut found);
+            self.held += found.len();
+            index.learn(key, found);
+        }
+        if room.exceeded {
+            self.cut = Some(Cut(key.clone()));
+        }
+    }
+
+    fn referrers(&self, path: &str, watched: &ObjectKey) -> BTreeSet<ObjectKey> {
+        self.paths.get(path).map(|index| index.referrers(watched)).unwrap_or_default()
+    }
+}
+
+/// In a namespace, a name and who holds it. Nobody comes before everybody, so that those who hold one name are found in the order.
+type Reference = (Option<Namespace>, ObjectName, Option<ObjectName>);
+
+/// What the field at one path holds. Both sides share the texts of names, of which there may be many.
 #[derive(Debug, Default)]
 struct ReferenceIndex {
-    referrers: HashMap<(Option<Namespace>, String), BTreeSet<ObjectName>>,
-    values: HashMap<ObjectKey, BTreeSet<String>>,
+    referrers: BTreeSet<Reference>,
+    names: HashMap<ObjectKey, Box<[ObjectName]>>,
 }
 
 impl ReferenceIndex {
-    fn update(&mut self, key: &ObjectKey, new: Option<&Cached>, path: &str) {
-        let values = new.map(|object| strings_at(&object.value(), path)).unwrap_or_default();
-        for gone in self.values.remove(key).unwrap_or_default() {
-            let place = (key.namespace.clone(), gone);
-            if let Some(names) = self.referrers.get_mut(&place) {
-                names.remove(&key.name);
-                if names.is_empty() {
-                    self.referrers.remove(&place);
-                }
-            }
+    /// Answers how many names it held.
+    fn forget(&mut self, key: &ObjectKey) -> usize {
+        let names = self.names.remove(key).unwrap_or_default();
+        for name in &names {
+            self.referrers.remove(&Self::reference(key, name));
         }
-        for value in &values {
-            self.referrers.entry((key.namespace.clone(), value.clone())).or_default().insert(key.name.clone());
+        names.len()
+    }
+
+    fn learn(&mut self, key: &ObjectKey, names: BTreeSet<ObjectName>) {
+        if !names.is_empty() {
+            self.referrers.extend(names.iter().map(|name| Self::reference(key, name)));
+            self.names.insert(key.clone(), names.into_iter().collect());
         }
-        if !values.is_empty() {
-            self.values.insert(key.clone(), values);
-        }
+    }
+
+    fn reference(key: &ObjectKey, name: &ObjectName) -> Reference {
+        (key.namespace.clone(), name.clone(), Some(key.name.clone()))
     }
 
     fn referrers(&self, watched: &ObjectKey) -> BTreeSet<ObjectKey> {
-        let names = self.referrers.get(&(watched.namespace.clone(), watched.name.to_string()));
-        let key = |name: &ObjectName| ObjectKey { namespace: watched.namespace.clone(), name: name.clone() };
-        names.map(|names| names.iter().map(key).collect()).unwrap_or_default()
+        let first: Reference = (watched.namespace.clone(), watched.name.clone(), None);
+        self.referrers
+            .range(first..)
+            .take_while(|(namespace, name, _)| *namespace == watched.namespace && *name == watched.name)
+            .filter_map(|(namespace, _, by)| Some(ObjectKey { namespace: namespace.clone(), name: by.clone()? }))
+            .collect()
     }
 }
 
-/// The texts at a dotted path; a list on the way stands for each of its items.
-fn strings_at(value: &Value, path: &str) -> BTreeSet<String> {
-    let mut found = vec![value];
-    for part in path.split('.') {
-        found = found.into_iter().flat_map(|v| items(v.get(part))).collect();
-    }
-    found.into_iter().filter_map(Value::as_str).map(str::to_owned).collect()
+/// What may still be taken of one object.
+struct Room {
+    names: usize,
+    values: usize,
+    exceeded: bool,
 }
 
-fn items(value: Option<&Value>) -> Vec<&Value> {
-    match value {
-        Some(Value::Array(list)) => list.iter().collect(),
-        other => other.into_iter().collect(),
+/// The names of objects at a dotted path, as far as there is room; a list on the way stands for each of its items. What is no name is nobody's.
+fn names_at(value: &Value, path: &str, room: &mut Room, found: &mut BTreeSet<ObjectName>) {
+    let (field, rest) = path.split_once('.').map_or((path, None), |(field, rest)| (field, Some(rest)));
+    let items = match value.get(field) {
+        Some(Value::Array(list)) => list.as_slice(),
+        Some(item) => slice::from_ref(item),
+        None => &[],
+    };
+    for item in items {
+        room.exceeded |= room.values == 0;
+        if room.exceeded {
+            return;
+        }
+        room.values -= 1;
+        if let Some(rest) = rest {
+            names_at(item, rest, room, found);
+        } else if let Some(name) = item.as_str().and_then(|name| ObjectName::parse(name).ok())
+            && !found.contains(&name)
+        {
+            if room.names == 0 {
+                room.exceeded = true;
+                return;
+            }
+            room.names -= 1;
+            found.insert(name);
+        }
     }
 }
 
@@ -188,6 +316,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    type Change = (ObjectKey, Option<Arc<Cached>>, Option<Arc<Cached>>);
 
     fn controller(extra: Value) -> Controller {
         let mut value = json!({"name": "c", "for": {"group": "g.example.com", "version": "v1", "resource": "things"}});
@@ -200,12 +330,16 @@ mod tests {
     }
 
     fn change(name: &str, old: Option<Arc<Cached>>, new: Option<Arc<Cached>>) -> Change {
-        Change::Object { key: ObjectKey::parse(Some("n"), name).unwrap(), old, new, initial: false }
+        (ObjectKey::parse(Some("n"), name).unwrap(), old, new)
+    }
+
+    fn reading((key, old, new): &Change) -> Reading<'_> {
+        Reading::of(key, old.as_deref(), new.as_deref())
     }
 
     fn woken(router: &mut Router, source: &Source, change: &Change) -> Vec<String> {
         let info = KindInfo { kind: "Thing".into(), namespaced: true };
-        router.route(source, change, Some(&info)).iter().map(ToString::to_string).collect()
+        router.route(source, &reading(change), Some(&info)).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -261,12 +395,12 @@ mod tests {
                 .unwrap()
                 .extend([("name".into(), "x".into()), ("namespace".into(), namespace.into())]);
             let key = ObjectKey::parse(namespace, "x").unwrap();
-            Change::Object { key, old: None, new: object(json!({"metadata": metadata})), initial: false }
+            (key, None, object(json!({"metadata": metadata})))
         };
         let mut router = Router::new(&controller(json!({})));
         let mut wake = |source: &Source, change: &Change, namespaced: bool| {
             let info = KindInfo { kind: "Thing".into(), namespaced };
-            router.route(source, change, Some(&info)).iter().map(ToString::to_string).collect::<Vec<_>>()
+            router.route(source, &reading(change), Some(&info)).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let label = Source::Watched(Mapping::Label("k".into()));
         for source in [&Source::Owned, &label] {
@@ -311,5 +445,104 @@ mod tests {
             ["n/ann"]
         );
         assert!(woken(&mut router, &label, &change("x", None, labelled("../b"))).is_empty());
+    }
+
+    fn refers(paths: &[&str]) -> Router {
+        let secrets = json!({"group": "", "version": "v1", "resource": "secrets"});
+        let watches = paths.iter().map(|path| json!({"resource": secrets, "map": {"reference": path}}));
+        Router::new(&controller(json!({"watches": watches.collect::<Value>()})))
+    }
+
+    fn thing(name: &str, spec: Value) -> Change {
+        change(name, None, object(json!({"metadata": {"name": name, "namespace": "n"}, "spec": spec})))
+    }
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|n| format!("s{n}")).collect()
+    }
+
+    /// Whom a secret of this name wakes.
+    fn wakes(router: &mut Router, path: &str, secret: &str) -> Vec<String> {
+        woken(router, &Source::Watched(Mapping::Reference(path.into())), &change(secret, None, None))
+    }
+
+    #[test]
+    fn an_object_is_parsed_when_a_mapping_asks_and_once_however_many_ask() {
+        let mut router = Router::new(&controller(json!({})));
+        let label = |name: &str| Source::Watched(Mapping::Label(name.into()));
+        let labelled = |by: &str| object(json!({"metadata": {"name": "x", "labels": {"k": by, "l": by}}}));
+        let change = change("x", labelled("a"), labelled("b"));
+        let whole: usize = [&change.1, &change.2].map(|object| object.as_ref().unwrap().json.len()).iter().sum();
+        let reading = reading(&change);
+        let info = KindInfo { kind: "Thing".into(), namespaced: true };
+        for source in [Source::Primary, Source::Owned] {
+            router.route(&source, &reading, Some(&info));
+            assert_eq!(reading.parsed(), 0, "{source:?} needs no more than what is kept beside the text");
+        }
+        assert_eq!(router.route(&label("k"), &reading, Some(&info)).len(), 2);
+        assert_eq!(reading.parsed(), whole);
+        let first: *const Value = reading.new.value().unwrap();
+        assert_eq!(router.route(&label("l"), &reading, Some(&info)).len(), 2);
+        assert!(std::ptr::eq(first, reading.new.value().unwrap()));
+    }
+
+    #[test]
+    fn so_many_names_of_one_object_are_followed_at_all_its_paths_and_no_more() {
+        let mut router = refers(&["spec.a", "spec.b"]);
+        let refer = |router: &mut Router, a: Vec<String>, b: Vec<String>| {
+            woken(router, &Source::Primary, &thing("x", json!({"a": a, "b": b})));
+            router.take_cut().map(|cut| cut.to_string())
+        };
+        // What is no name costs nothing, and neither does a name that comes again.
+        let mut noise = vec!["no name of an object/".to_owned(); 5_000];
+        noise.extend(names(600));
+        noise.extend(names(600));
+        assert_eq!(refer(&mut router, noise, names(400)), None);
+        assert_eq!(router.references.held, MOST_REFERENCES);
+        assert_eq!(wakes(&mut router, "spec.a", "s599"), ["n/x"]);
+        assert_eq!(wakes(&mut router, "spec.b", "s399"), ["n/x"]);
+
+        let cut = refer(&mut router, names(600), names(401)).unwrap();
+        assert!(cut.starts_with("n/x names more objects than are followed (1000 of one object, 200000"), "{cut}");
+        assert_eq!(router.references.held, MOST_REFERENCES);
+        assert!(wakes(&mut router, "spec.b", "s400").is_empty());
+        assert_eq!(router.take_cut(), None, "it is told once");
+
+        // Nothing stays of what it held.
+        assert_eq!(refer(&mut router, names(1), Vec::new()), None);
+        assert_eq!(wakes(&mut router, "spec.a", "s0"), ["n/x"]);
+        assert!(wakes(&mut router, "spec.a", "s1").is_empty());
+        woken(&mut router, &Source::Primary, &change("x", None, None));
+        let References { paths, held, .. } = &router.references;
+        assert_eq!(*held, 0);
+        assert!(paths.values().all(|index| index.referrers.is_empty() && index.names.is_empty()));
+    }
+
+    #[test]
+    fn all_objects_together_hold_so_many_names_and_no_more() {
+        let mut router = refers(&["spec.a"]);
+        router.references.held = MOST_REFERENCES_IN_ALL - 1;
+        woken(&mut router, &Source::Primary, &thing("x", json!({"a": "s0"})));
+        assert_eq!(router.take_cut(), None);
+        woken(&mut router, &Source::Primary, &thing("y", json!({"a": "s0"})));
+        assert!(router.take_cut().is_some());
+        assert_eq!(wakes(&mut router, "spec.a", "s0"), ["n/x"]);
+        // The room of one that goes is another's.
+        woken(&mut router, &Source::Primary, &change("x", None, None));
+        woken(&mut router, &Source::Primary, &thing("y", json!({"a": "s0"})));
+        assert_eq!((router.take_cut(), wakes(&mut router, "spec.a", "s0")), (None, vec!["n/y".to_owned()]));
+    }
+
+    #[test]
+    fn what_holds_no_names_is_not_looked_through_without_end() {
+        let paths: Vec<_> = (0..100).map(|n| format!("spec.items.p{n}")).collect();
+        let mut router = refers(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut looks = |count: usize| {
+            woken(&mut router, &Source::Primary, &thing("x", json!({"items": vec![json!({}); count]})));
+            router.take_cut().is_some()
+        };
+        // Each path passes the spec and the items.
+        assert!(!looks(MOST_VALUES / 100 - 1));
+        assert!(looks(MOST_VALUES / 100));
     }
 }

@@ -8,6 +8,7 @@ use operetta_core::{
     annotation::{PAUSED, RECONCILE_REQUESTED},
     name::{AccountName, Actor, Namespace, ServiceAccount},
     port::{Level, Log, database::NoDatabases},
+    route::MOST_REFERENCES,
     share::Places,
 };
 use serde_json::json;
@@ -365,6 +366,23 @@ async fn a_panic_of_the_host_gives_the_key_back() {
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_names_more_than_is_followed_is_counted_and_woken_by_the_rest() {
+    let scene = scene();
+    let names: Vec<_> = (0..=MOST_REFERENCES).map(|n| format!("p{n}")).collect();
+    scene.world.apply_with(&things(), "n", "a", json!({"names": names}));
+    let resource = |resource: &str| json!({"group": "x.example.com", "version": "v1", "resource": resource});
+    let watch = json!({"resource": resource("parts"), "map": {"reference": "metadata.names"}});
+    let spec = json!({"name": "main", "for": resource("things"), "watches": [watch]});
+    let _controller = scene.start_with(serde_json::from_value(spec).unwrap()).await;
+    scene.runs.count(1).await;
+    let text = scene.shared.metrics.encode().unwrap();
+    assert!(text.contains("operetta_limit_exceeded_total{plugin=\"demo\",limit=\"references\"} 1"), "{text}");
+    scene.runs.clear();
+    scene.world.apply(&parts(), "p0");
+    assert_eq!(scene.runs.count(1).await[0].key, key("a"));
 }
 
 #[tokio::test(start_paused = true)]

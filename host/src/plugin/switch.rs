@@ -52,6 +52,7 @@ impl Plugin {
     /// The end, until something comes back under the name.
     pub(super) async fn remove(&mut self) {
         self.stop().await;
+        self.metrics.removed();
         self.broken = None;
         self.candidate = None;
         let (last_good, plugin) = (self.host.last_good.clone(), self.name.clone());

@@ -151,7 +151,8 @@ async fn a_plugin_that_is_dropped_in_runs_and_stops_when_it_is_removed() {
     seat.entries.send_replace(Entry::Gone);
     seat.until("the end", |status| status.running.is_none()).await;
     assert_eq!(stage.world.watches(), []);
-    assert!(!stage.metric(&info));
+    let text = stage.host.metrics.encode().unwrap();
+    assert!(!text.contains("plugin=\"demo\""), "no series stays: {text}");
     stage.world.apply(&things(), "b");
     tokio::time::sleep(SOON).await;
     assert_eq!(stage.runs.all().len(), 1);

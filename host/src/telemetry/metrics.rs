@@ -1,7 +1,9 @@
 //! Metrics, under controller-runtime's names where it has one, so that dashboards and alerts made for it work unchanged.
 
+mod series;
+
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
@@ -36,6 +38,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
+use self::series::{Forget, OfPlugin, PluginSeries};
 use super::{cache::Caches, process::Process};
 use crate::paused::Paused;
 
@@ -132,6 +135,21 @@ struct LoadResult {
     result: &'static str,
 }
 
+macro_rules! labels_of_plugins {
+    ($($labels:ident)*) => {
+        $(impl OfPlugin for $labels {
+            fn plugin(&self) -> &str {
+                &self.plugin
+            }
+        })*
+    };
+}
+
+labels_of_plugins!(Whose Queue WhoseResult WhoseReason WhichGrant WhichLimit Loaded WhichAnswer LoadResult);
+
+/// The last requests of a plugin that was removed may still be answered, and be counted, for some time.
+const STRAGGLERS: Duration = Duration::from_mins(10);
+
 /// controller-runtime's buckets reach from 5 ms to 60 s; a sandboxed reconcile that reads from the cache takes well under one.
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.5, 15))
@@ -140,28 +158,30 @@ fn seconds() -> Histogram {
 /// All metrics of the host.
 pub struct Metrics {
     registry: Registry,
-    reconciles: Family<WhoseResult, Counter>,
-    errors: Family<Whose, Counter>,
-    terminal: Family<Whose, Counter>,
-    panics: Family<Whose, Counter>,
-    timeouts: Family<Whose, Counter>,
-    times: Family<Whose, Histogram, fn() -> Histogram>,
-    waited: Family<Queue, Histogram, fn() -> Histogram>,
-    worked: Family<Queue, Histogram, fn() -> Histogram>,
-    failures: Family<WhoseReason, Counter>,
-    denials: Family<WhichGrant, Counter>,
-    exceeded: Family<WhichLimit, Counter>,
-    cpu: Family<Whose, Counter<f64, AtomicU64>>,
-    memory: Family<Whose, Gauge>,
-    memory_peak: Family<Whose, Gauge>,
-    loops: Family<Whose, Counter>,
-    loads: Family<LoadResult, Counter>,
-    loaded: Family<Loaded, Gauge>,
+    reconciles: PluginSeries<WhoseResult, Counter>,
+    errors: PluginSeries<Whose, Counter>,
+    terminal: PluginSeries<Whose, Counter>,
+    panics: PluginSeries<Whose, Counter>,
+    timeouts: PluginSeries<Whose, Counter>,
+    times: PluginSeries<Whose, Histogram>,
+    waited: PluginSeries<Queue, Histogram>,
+    worked: PluginSeries<Queue, Histogram>,
+    failures: PluginSeries<WhoseReason, Counter>,
+    denials: PluginSeries<WhichGrant, Counter>,
+    exceeded: PluginSeries<WhichLimit, Counter>,
+    cpu: PluginSeries<Whose, Counter<f64, AtomicU64>>,
+    memory: PluginSeries<Whose, Gauge>,
+    memory_peak: PluginSeries<Whose, Gauge>,
+    loops: PluginSeries<Whose, Counter>,
+    loads: PluginSeries<LoadResult, Counter>,
+    loaded: PluginSeries<Loaded, Gauge>,
     leader: Family<Lease, Gauge>,
     answers: Family<Answer, Counter>,
-    asked: Family<WhichAnswer, Counter>,
+    asked: PluginSeries<WhichAnswer, Counter>,
     controllers: Arc<Controllers>,
     meters: Arc<Meters>,
+    /// Plugins that were removed, and when.
+    gone: Mutex<HashMap<String, Instant>>,
 }
 
 impl Default for Metrics {
@@ -181,6 +201,11 @@ impl Metrics {
                 family
             }};
         }
+        macro_rules! of_plugin {
+            ($($args:tt)*) => {
+                PluginSeries::of(register!($($args)*))
+            };
+        }
         let controllers = Arc::new(Controllers::default());
         registry.register_collector(Box::new(controllers.clone()));
         let meters = Arc::new(Meters::default());
@@ -188,75 +213,79 @@ impl Metrics {
         registry.register_collector(Box::new(Process::new()));
         registry.register_collector(Box::new(Caches(caches)));
         Self {
-            reconciles: register!(
+            reconciles: of_plugin!(
                 "controller_runtime_reconcile",
                 "Reconciles by result: success, error, requeue_after",
                 Family::default()
             ),
-            errors: register!("controller_runtime_reconcile_errors", "Reconciles that failed", Family::default()),
-            terminal: register!(
+            errors: of_plugin!("controller_runtime_reconcile_errors", "Reconciles that failed", Family::default()),
+            terminal: of_plugin!(
                 "controller_runtime_terminal_reconcile_errors",
                 "Reconciles that failed and are not tried again until the object changes",
                 Family::default()
             ),
-            panics: register!("controller_runtime_reconcile_panics", "Reconciles that trapped", Family::default()),
-            timeouts: register!(
+            panics: of_plugin!("controller_runtime_reconcile_panics", "Reconciles that trapped", Family::default()),
+            timeouts: of_plugin!(
                 "controller_runtime_reconcile_timeouts",
                 "Reconciles that took longer than their deadline",
                 Family::default()
             ),
-            times: register!(
+            times: of_plugin!(
                 "controller_runtime_reconcile_time_seconds",
                 "Time of a reconcile",
                 Family::new_with_constructor(seconds as fn() -> Histogram)
             ),
-            waited: register!(
+            waited: of_plugin!(
                 "workqueue_queue_duration_seconds",
                 "How long a key was ready before it ran",
                 Family::new_with_constructor(seconds as fn() -> Histogram)
             ),
-            worked: register!(
+            worked: of_plugin!(
                 "workqueue_work_duration_seconds",
                 "How long a key was worked on",
                 Family::new_with_constructor(seconds as fn() -> Histogram)
             ),
-            failures: register!(
+            failures: of_plugin!(
                 "operetta_reconcile_failures",
                 "Reconciles that failed, by reason: Error, TerminalError, Trap, DeadlineExceeded, CPUExceeded, MemoryExceeded, TablesExceeded, StackExceeded, LimitExceeded, HostError",
                 Family::default()
             ),
-            denials: register!(
+            denials: of_plugin!(
                 "operetta_denials",
                 "Effects that were not granted, by the kind of grant that they lack: rules, channels, databases, events, or none where nothing would allow them",
                 Family::default()
             ),
-            exceeded: register!(
+            exceeded: of_plugin!(
                 "operetta_limit_exceeded",
                 "Limits that were met, by limit; what each is for, the Plugin document says",
                 Family::default()
             ),
-            cpu: register!(
+            cpu: of_plugin!(
                 "operetta_reconcile_cpu_seconds",
                 "CPU time of reconciles, host calls included",
                 Family::default()
             ),
-            memory: register!(
+            memory: of_plugin!(
                 "operetta_reconcile_memory_bytes",
                 "Linear memory of the last reconcile",
                 Family::default()
             ),
-            memory_peak: register!(
+            memory_peak: of_plugin!(
                 "operetta_reconcile_memory_peak_bytes",
                 "The most linear memory that a reconcile had since the controller runs",
                 Family::default()
             ),
-            loops: register!(
+            loops: of_plugin!(
                 "operetta_write_loops",
                 "Loops that were found: of writes that wake their own controller, or that somebody undoes",
                 Family::default()
             ),
-            loads: register!("operetta_plugin_loads", "Loads of a plugin by result: success, error", Family::default()),
-            loaded: register!("operetta_plugin_info", "The plugins that run", Family::default()),
+            loads: of_plugin!(
+                "operetta_plugin_loads",
+                "Loads of a plugin by result: success, error",
+                Family::default()
+            ),
+            loaded: of_plugin!("operetta_plugin_info", "The plugins that run", Family::default()),
             leader: register!(
                 "leader_election_master_status",
                 "Whether this host holds the lease: 1, or 0 while another one does",
@@ -267,13 +296,14 @@ impl Metrics {
                 "Requests to the API server, by method and HTTP status; <error> where no answer came",
                 Family::default()
             ),
-            asked: register!(
+            asked: of_plugin!(
                 "operetta_plugin_api_requests",
                 "Requests to the API server as a plugin's account, watches and questions about its rights among them, by method and HTTP status; <error> where no answer came",
                 Family::default()
             ),
             controllers,
             meters,
+            gone: Mutex::default(),
             registry,
         }
     }
@@ -285,6 +315,7 @@ impl Metrics {
     /// # Errors
     /// Never in practice: writing to a string does not fail.
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        self.sweep();
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;
         Ok(text)
@@ -299,9 +330,57 @@ impl Metrics {
             runs: AtomicU64::new(0),
             running: Mutex::default(),
         });
+        self.is_back(&metrics.whose.plugin);
         metrics.begin_with_zero();
-        self.controllers.lock().push(Arc::downgrade(&metrics));
+        let mut controllers = self.controllers.lock();
+        // Nobody may ever ask for those that are gone.
+        controllers.retain(|controller| controller.strong_count() > 0);
+        controllers.push(Arc::downgrade(&metrics));
+        drop(controllers);
         metrics
+    }
+
+    fn gone(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_back(&self, plugin: &str) {
+        self.gone().remove(plugin);
+    }
+
+    /// Takes the series of plugins that were removed, and of what is still counted of them afterwards.
+    fn sweep(&self) {
+        let mut gone = self.gone();
+        for plugin in gone.keys() {
+            for series in self.of_plugins() {
+                series.forget(plugin);
+            }
+            self.meters.lock().remove(plugin);
+        }
+        gone.retain(|_, since| since.elapsed() < STRAGGLERS);
+    }
+
+    fn of_plugins(&self) -> [&dyn Forget; 18] {
+        [
+            &self.reconciles,
+            &self.errors,
+            &self.terminal,
+            &self.panics,
+            &self.timeouts,
+            &self.times,
+            &self.waited,
+            &self.worked,
+            &self.failures,
+            &self.denials,
+            &self.exceeded,
+            &self.cpu,
+            &self.memory,
+            &self.memory_peak,
+            &self.loops,
+            &self.loads,
+            &self.loaded,
+            &self.asked,
+        ]
     }
 
     /// What one reconcile used.
@@ -346,8 +425,9 @@ pub struct PluginMetrics {
 }
 
 impl PluginMetrics {
-    /// What is counted over all its reconciles, for as long as the host runs: a plugin that comes back goes on counting.
+    /// What is counted over all its reconciles, until it is removed.
     pub fn rates(&self) -> Arc<Rates> {
+        self.all.is_back(&self.plugin);
         self.all.meters.lock().entry(self.plugin.clone()).or_default().clone()
     }
 
@@ -363,11 +443,13 @@ impl PluginMetrics {
 
     /// A load failed.
     pub fn load_failed(&self) {
+        self.all.is_back(&self.plugin);
         self.all.loads.get_or_create(&LoadResult { plugin: self.plugin.clone(), result: "error" }).inc();
     }
 
     /// This version runs from now on.
     pub fn loaded(&self, version: &str, digest: &str, before: Option<(String, String)>) {
+        self.all.is_back(&self.plugin);
         self.all.loads.get_or_create(&LoadResult { plugin: self.plugin.clone(), result: "success" }).inc();
         if let Some((version, digest)) = before {
             self.unloaded(&version, &digest);
@@ -378,6 +460,12 @@ impl PluginMetrics {
     /// It runs no more.
     pub fn unloaded(&self, version: &str, digest: &str) {
         self.all.loaded.remove(&self.label(version, digest));
+    }
+
+    /// It was removed, and its series go. One that is exchanged or suspended keeps them.
+    pub fn removed(&self) {
+        self.all.gone().insert(self.plugin.clone(), Instant::now());
+        self.all.sweep();
     }
 
     fn label(&self, version: &str, digest: &str) -> Loaded {
@@ -452,7 +540,7 @@ impl ControllerMetrics {
 
 impl Drop for ControllerMetrics {
     fn drop(&mut self) {
-        // The counters stay, since a plugin may come back; what was true only while it ran goes.
+        // The counters stay until the plugin is removed, since a controller may come back; what was true only while it ran goes.
         self.all.memory.remove(&self.whose);
         self.all.memory_peak.remove(&self.whose);
     }

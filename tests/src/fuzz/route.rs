@@ -7,11 +7,11 @@ use std::{
 
 use operetta_cluster::object::{Entry, still_there};
 use operetta_core::{
-    cache::{Cached, Change, KindInfo},
+    cache::{Cached, KindInfo},
     manifest::{Controller, Mapping},
     name::FieldManager,
     resource::{ObjectKey, Resource},
-    route::{Router, Source, sources},
+    route::{Reading, Router, Source, sources},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -46,11 +46,15 @@ pub fn route(data: &[u8]) {
         let place = (resource.clone(), key.clone());
         let old = if gone { store.remove(&place) } else { store.insert(place, Arc::clone(&entry.cached)) };
         let new = (!gone).then(|| Arc::clone(&entry.cached));
-        let change = Change::Object { key: key.clone(), old: old.clone(), new: new.clone(), initial: false };
+        let change = Reading::of(&key, old.as_deref(), new.as_deref());
         for way in ways {
             let woken = router.route(way, &change, Some(&primary));
             for key in &woken {
                 assert_eq!(key.namespace.is_some(), namespaced, "{key} is no key of the primary kind");
+            }
+            if router.take_cut().is_some() {
+                // Not all names are followed from here on.
+                return;
             }
             assert!(router.route(way, &change, None).is_empty(), "a kind that nobody knows has objects");
             if *way == Source::Primary {

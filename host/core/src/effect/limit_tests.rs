@@ -72,6 +72,7 @@ fn each_limit_has_a_name_of_its_own_and_says_where_it_is_set() {
         Limit::LogLines,
         Limit::LogRate,
         Limit::LogLine,
+        Limit::References,
     ];
     let names: BTreeSet<_> = all.iter().map(ToString::to_string).collect();
     assert_eq!(names.len(), all.len());

@@ -97,6 +97,16 @@ fn a_stamp_that_is_no_manifest_is_named() {
     }
 }
 
+#[test]
+fn a_stamp_that_names_more_than_a_plugin_may_is_refused_at_first_sight() {
+    let mut many = manifest("1");
+    let watch = many.controllers[0].watches[0].clone();
+    many.controllers[0].watches = vec![watch; 129];
+    let wasm = stamp(&component(), &many, CAP).unwrap();
+    let error = glance(&wasm, CAP).unwrap_err();
+    assert!(error.phase() == "describe" && error.to_string().contains("it has 129 watches"), "{error}");
+}
+
 /// A header may be longer than it must be. Were only a part of it taken off, what is left could be read as another component.
 #[test]
 fn a_stamp_is_taken_off_with_all_of_its_header() {

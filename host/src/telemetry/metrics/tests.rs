@@ -286,6 +286,50 @@ async fn a_controller_that_is_gone_leaves_counters_and_no_gauges() {
     assert!(text.contains("controller_runtime_reconcile_total{"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_is_removed_takes_its_series_along_and_one_that_is_exchanged_keeps_them() {
+    let Scene { metrics, controller, .. } = scene();
+    let (demo, other) = (caller().plugin, PluginName::parse("other").unwrap());
+    let plugin = metrics.plugin(&demo);
+    let has = |text: &str| metrics.encode().unwrap().contains(text);
+    let use_all = || {
+        metrics.used(&caller(), Duration::from_millis(3), 1 << 20);
+        metrics.answered("a:1", "GET", Some(200), Some(&demo));
+        plugin.denied("rules");
+        plugin.exceeded(Limit::Message);
+        plugin.rates().meter.count(Call::Get, Ending::Ok);
+    };
+    plugin.loaded("1", "a", None);
+    plugin.loaded("2", "b", Some(("1".into(), "a".into())));
+    metrics.plugin(&other).loaded("1", "a", None);
+    use_all();
+    controller.begin(Duration::ZERO).end(&Err(Failure::Trap(String::new())), Duration::from_millis(5));
+    controller.found_loop();
+    assert!(has("operetta_plugin_loads_total{plugin=\"demo\",result=\"success\"} 2"), "an exchange goes on counting");
+    drop(controller);
+    assert!(has("operetta_reconcile_failures_total{controller=\"demo/main\",plugin=\"demo\",reason=\"Trap\"} 1"));
+
+    plugin.removed();
+    assert!(!has("plugin=\"demo\""), "{}", metrics.encode().unwrap());
+    assert!(has("plugin=\"other\""), "its neighbour's stay");
+    // What was under way is counted late.
+    metrics.answered("a:1", "GET", Some(200), Some(&demo));
+    metrics.used(&caller(), Duration::from_millis(3), 1 << 20);
+    assert!(!has("plugin=\"demo\""), "{}", metrics.encode().unwrap());
+
+    // It comes back, and nothing is taken from it.
+    plugin.loaded("3", "c", None);
+    use_all();
+    assert!(has("operetta_plugin_loads_total{plugin=\"demo\",result=\"success\"} 1"));
+    assert!(has("operetta_plugin_api_requests_total{code=\"200\",method=\"GET\",plugin=\"demo\"} 1"));
+    assert!(has("operetta_plugin_requests_total{plugin=\"demo\",verb=\"get\",result=\"ok\"} 1"));
+
+    plugin.removed();
+    advance(STRAGGLERS).await;
+    assert!(!has("plugin=\"demo\""));
+    assert!(metrics.gone().is_empty(), "its name is not kept for ever either");
+}
+
 #[test]
 fn the_process_tells_what_every_process_tells() {
     let text = Metrics::default().encode().unwrap();

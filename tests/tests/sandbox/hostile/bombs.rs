@@ -39,9 +39,27 @@ pub fn make(name: &str) -> Vec<u8> {
         "long-import" => with(format!("(import \"{}:b/c@1.0.0\" (instance))", "a".repeat(90_000))),
         "demangling" => with(crashing(&cpp_name())),
         "long-name" => with(crashing(&"x".repeat(10 << 20))),
+        "many-watches" => {
+            let pods = r#""resource":{"group":"","version":"v1","resource":"pods"}"#;
+            let watches: Vec<_> = (0..20_000).map(|n| format!(r#"{{{pods},"map":{{"label":"l{n}"}}}}"#)).collect();
+            saying("watches", &watches)
+        }
+        "many-versions" => {
+            let owned = |n: usize| format!(r#"{{"group":"apps","version":"v{n}","resource":"deployments"}}"#);
+            saying("owns", &(0..20_000).map(owned).collect::<Vec<_>>())
+        }
         "deep-manifest" => Crash { manifest: "[".repeat(30_000), ..Crash::default() }.wasm(),
         other => panic!("no bomb is called {other}"),
     }
+}
+
+/// A component whose manifest has this list in its controller.
+fn saying(field: &str, items: &[String]) -> Vec<u8> {
+    let things = r#""name":"any","for":{"group":"x.example.com","version":"v1","resource":"things"}"#;
+    let controller = format!(r#"{{{things},"{field}":[{}]}}"#, items.join(","));
+    let manifest = format!(r#"{{"manifestVersion":1,"name":"crash","version":"1","controllers":[{controller}]}}"#);
+    // In pages, all that a manifest may have.
+    Crash { manifest, memory: "33", ..Crash::default() }.wasm()
 }
 
 /// A function in a loop, so many of whose locals are set in so many branches and all needed after them: a compiler keeps account of each local at each branch.
