@@ -45,6 +45,11 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// Whether the component is not to blame, so that it may load later.
+    pub fn is_the_hosts(&self) -> bool {
+        matches!(self, Self::Host { .. } | Self::Describe(DescribeError::Host(_)))
+    }
+
     /// `verify`, `compile` or `describe`.
     pub fn phase(&self) -> &'static str {
         match self {
