@@ -7,7 +7,8 @@
 //! | [`COMPILER`] | the process that compiles one component at a time | |
 //! | the rest | the host itself, answers on their way in, what the pool of instances keeps warm | |
 //!
-//! The parts are less than the whole together, so that no plugin, and no number of them, has the kernel end the host.
+//! The parts are less than the whole together, so that plugins, however many, leave enough for the host itself. Of a small container they are no less than what ordinary plugins need, which
+//! may be more than there is: give a host 2 GiB.
 
 use std::collections::BTreeMap;
 
