@@ -210,6 +210,9 @@ pub(crate) struct RunArgs {
     /// Memory for the objects that plugins watch, of which each has a fair share; a quarter of the machine's or the container's unless told. What has no room is read from the API server
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) cache_mib: Option<u32>,
+    /// Memory for the guests of all plugins together, of which each plugin has a fair share; three eighths of the machine's or the container's unless told. A reconcile that finds no room is tried again
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) guest_mib: Option<u32>,
     #[command(flatten)]
     pub(crate) state: StateArgs,
     #[command(flatten)]

@@ -629,7 +629,7 @@ impl Dispatcher {
         }
         let end = match &result {
             Err(failure) if failure.is_guests_end() => End::Stopped(failure.first_line()),
-            Err(Failure::Host(_)) => End::Unknown,
+            Err(Failure::Host(_) | Failure::NoRoom { .. }) => End::Unknown,
             Ok(_) | Err(_) => End::Returned,
         };
         if let Some(news) = self.gate.ended(pass, &job.key, end) {

@@ -170,7 +170,7 @@ fn deployment(account: &ServiceAccount, image: &str) -> Value {
         "ports": [{"name": "metrics", "containerPort": 8080}, {"name": "probes", "containerPort": 8081}],
         "livenessProbe": probe("/healthz", 15, 20),
         "readinessProbe": probe("/readyz", 2, 5),
-        // No limit of CPU: a throttled host would lose its lease. Strangers' components are compiled in a child process, whose memory counts here.
+        // No limit of CPU: a throttled host would lose its lease. Strangers' components are compiled in a child process, whose memory counts here: the host gives a quarter of this to it, a quarter to caches and three eighths to guests (`core::memory`).
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "2Gi"}},
         "securityContext": {
             "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},

@@ -14,7 +14,7 @@ use operetta_core::{
     manifest::Manifest,
     name::{Digest, PluginName},
 };
-use operetta_sandbox::{Component, LoadError, Observer, Sandbox, SandboxConfig};
+use operetta_sandbox::{Component, GuestBudget, LoadError, Observer, Sandbox, SandboxConfig};
 
 use crate::{
     exit::Failed,
@@ -26,7 +26,15 @@ use crate::{
 /// # Errors
 /// The folder cannot be used, or the machine refuses the address space.
 pub fn sandbox(state: &Path, concurrency: u16) -> anyhow::Result<Sandbox> {
-    compiled_by(&["compile-component"], state, concurrency)
+    sharing(state, concurrency, Arc::default())
+}
+
+/// The same, whose guests share this memory.
+///
+/// # Errors
+/// As for [`sandbox`].
+pub fn sharing(state: &Path, concurrency: u16, memory: Arc<GuestBudget>) -> anyhow::Result<Sandbox> {
+    compiled_by(&["compile-component"], state, concurrency, memory)
 }
 
 /// One whose code is there sooner and runs slower, for what lives until somebody saves again.
@@ -34,15 +42,16 @@ pub fn sandbox(state: &Path, concurrency: u16) -> anyhow::Result<Sandbox> {
 /// # Errors
 /// As for [`sandbox`].
 pub fn quick_sandbox(state: &Path, concurrency: u16) -> anyhow::Result<Sandbox> {
-    compiled_by(&["compile-component", "--quick"], state, concurrency)
+    compiled_by(&["compile-component", "--quick"], state, concurrency, Arc::default())
 }
 
-fn compiled_by(command: &[&str], state: &Path, concurrency: u16) -> anyhow::Result<Sandbox> {
+fn compiled_by(command: &[&str], state: &Path, concurrency: u16, memory: Arc<GuestBudget>) -> anyhow::Result<Sandbox> {
     let own = std::env::current_exe().context("where this program lies")?;
     // The program compiles in a copy of itself, even if its file was replaced meanwhile.
     let own = if Path::new("/proc/self/exe").exists() { PathBuf::from("/proc/self/exe") } else { own };
     let config = SandboxConfig {
         concurrency,
+        memory,
         ..SandboxConfig::new(
             state.join("compiled"),
             state.join("compiled.key"),
@@ -91,7 +100,7 @@ pub(crate) fn read_document(name: &PluginName, file: &Path) -> anyhow::Result<Op
 /// What is wrong with a component, with its file. Its text says all that its sources say, so that they are left out.
 pub(crate) fn in_file(file: &Path, error: &LoadError) -> anyhow::Error {
     let message = format!("{}: {error}", file.display());
-    if matches!(error, LoadError::Host { .. }) { anyhow::anyhow!(message) } else { Failed::plugin(message) }
+    if error.is_the_hosts() { anyhow::anyhow!(message) } else { Failed::plugin(message) }
 }
 
 /// Loads plugins into a sandbox.
@@ -136,11 +145,7 @@ fn problem(error: &LoadError) -> Problem {
     // The phase stands beside the message already.
     let message = error.to_string();
     let message = message.strip_prefix(&format!("{phase}: ")).unwrap_or(&message).to_owned();
-    if matches!(error, LoadError::Host { .. }) {
-        Problem::passing(phase, &message)
-    } else {
-        Problem::lasting(phase, &message)
-    }
+    if error.is_the_hosts() { Problem::passing(phase, &message) } else { Problem::lasting(phase, &message) }
 }
 
 /// Keeps the last component of each plugin that ran as `NAME.wasm` in a folder of its own.

@@ -17,7 +17,7 @@ use operetta_core::{
     port::{ApiError, Caller, Kubernetes},
     share::Places,
 };
-use operetta_sandbox::Usage;
+use operetta_sandbox::{GuestBudget, Usage};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -26,7 +26,7 @@ use crate::{
     cli::RunArgs,
     directory::Directory,
     election::Leadership,
-    loader::{LastGoodFolder, SandboxLoader, sandbox},
+    loader::{LastGoodFolder, SandboxLoader, sharing},
     plugin::{Claims, Host, Identities},
     plugin_objects::ClusterObjects,
     supervisor::supervise,
@@ -43,7 +43,9 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let stop = stop_on_signal()?;
     let caches =
         Arc::new(args.cache_mib.map_or_else(CacheBudget::default, |mib| CacheBudget::new((mib as usize) << 20)));
-    let metrics = Arc::new(Metrics::of(Arc::clone(&caches)));
+    let guests =
+        Arc::new(args.guest_mib.map_or_else(GuestBudget::default, |mib| GuestBudget::new((mib as usize) << 20)));
+    let metrics = Arc::new(Metrics::of(Arc::clone(&caches), Arc::clone(&guests)));
     let health = Arc::new(Health::default());
     // Until the end, so that the last reconciles are counted and a host that still ends them is not taken for dead.
     let serving = CancellationToken::new();
@@ -63,7 +65,7 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
     );
 
     let directory = args.catalog.plugin_dir.as_deref().map(Directory::watch).transpose()?;
-    let sandbox = sandbox(&args.state.state_dir, args.max_concurrent_reconciles)?;
+    let sandbox = sharing(&args.state.state_dir, args.max_concurrent_reconciles, guests)?;
     let client = client::connect_observed(&args.cluster.target(), {
         let metrics = metrics.clone();
         Arc::new(move |host, method, code, plugin| metrics.answered(host, method.as_str(), code, plugin))

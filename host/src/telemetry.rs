@@ -1,6 +1,7 @@
 //! What the host tells of itself: logs, metrics, and whether it is healthy. Never an object's name in a label, never a secret anywhere.
 
 mod cache;
+mod guests;
 mod http;
 mod log;
 mod metrics;

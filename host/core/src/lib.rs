@@ -11,6 +11,7 @@
 //! | [`grant`] | what the administrator lets it do |
 //! | [`bounds`] | what no grant allows |
 //! | [`limit`] | how much of it |
+//! | [`memory`] | which part of the memory is for what, and how plugins share one |
 //! | [`port`] | the traits that the world outside implements |
 //! | [`effect`] | the one way out: checks the grant, then calls the port |
 //! | [`reconcile`] | requests, outcomes, failures |
@@ -30,6 +31,7 @@ mod hashed;
 pub mod limit;
 pub mod looping;
 pub mod manifest;
+pub mod memory;
 pub mod name;
 pub mod park;
 pub mod port;

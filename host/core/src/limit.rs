@@ -9,7 +9,7 @@
 //! | of | at most |
 //! | --- | --- |
 //! | places for reconciles | its `concurrency`, and never the places that are kept for the others ([`crate::share`]): of 64 places a lone plugin has 48 |
-//! | memory | `concurrency` times `memory` (1 GiB), the answers on their way in (8 MiB of small ones and one of 64 MiB), and of what all caches may hold as much as is free: alone half of a quarter of the machine |
+//! | memory | `concurrency` times `memory` (1 GiB), and of what all guests may hold as much as is free: alone half of three eighths of the machine ([`crate::memory`]); the answers on their way in (8 MiB of small ones and one of 64 MiB); and of what all caches may hold as much as is free: alone half of a quarter of the machine |
 //! | CPU | half of the cores, of which a quarter of one at once and the rest as nobody else of the host wants it; each reconcile ends after `cpu` |
 //! | time in a place | `deadline` |
 //! | bytes from and to the world | `traffic` for each reconcile, of which `message` at once |
@@ -101,6 +101,8 @@ impl Default for Limits {
 pub enum Limit {
     /// Linear memory.
     Memory,
+    /// Linear memory that all guests of the host share.
+    GuestMemory,
     /// Elements of tables.
     Tables,
     /// Wall-clock time.
@@ -148,6 +150,7 @@ impl Limit {
     pub fn label(self) -> &'static str {
         match self {
             Self::Memory => "memory",
+            Self::GuestMemory => "guest_memory",
             Self::Tables => "tables",
             Self::Deadline => "deadline",
             Self::Cpu => "cpu",
@@ -189,7 +192,7 @@ impl Limit {
             Self::LogLines => "logLines",
             Self::LogRate => "logLinesPerMinute",
             Self::LogLine => "logLineBytes",
-            Self::Stack | Self::Handles | Self::References => return None,
+            Self::GuestMemory | Self::Stack | Self::Handles | Self::References => return None,
         })
     }
 }

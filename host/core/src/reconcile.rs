@@ -80,6 +80,21 @@ pub enum Failure {
         /// What it may hold, in bytes.
         cap: usize,
     },
+    /// It asked for more memory than there is among all guests; no fault of the plugin, unless it is the one that holds the most.
+    #[error(
+        "the host's memory for guests is used up: the reconcile asked for {wanted} bytes more, and a plugin may hold as much as is free; this one's reconciles hold {held} together, and of {total} for all plugins {free} are free. \
+         It is tried again; if this goes on, give the host more memory, or more of it for guests with --guest-mib, or lower limits.concurrency in the Plugin document of whoever holds most (metric operetta_guest_memory_bytes)"
+    )]
+    NoRoom {
+        /// What it asked for, in bytes.
+        wanted: usize,
+        /// What all reconciles of the plugin hold.
+        held: usize,
+        /// What nobody holds.
+        free: usize,
+        /// What all guests of the host may hold.
+        total: usize,
+    },
     /// It asked for more elements of its tables than they may have.
     #[error(
         "the reconcile asked for tables of {wanted} elements and may have {cap}; raise limits.tableElements in the Plugin document if it needs that many"
@@ -111,6 +126,7 @@ impl Failure {
             Self::Deadline(_) => "DeadlineExceeded",
             Self::Cpu(_) => "CPUExceeded",
             Self::Memory { .. } => "MemoryExceeded",
+            Self::NoRoom { .. } => "GuestMemoryExhausted",
             Self::Tables { .. } => "TablesExceeded",
             Self::Stack(_) => "StackExceeded",
             Self::Limit(_) => "LimitExceeded",
@@ -124,6 +140,7 @@ impl Failure {
             Self::Deadline(_) => Some(Limit::Deadline),
             Self::Cpu(_) => Some(Limit::Cpu),
             Self::Memory { .. } => Some(Limit::Memory),
+            Self::NoRoom { .. } => Some(Limit::GuestMemory),
             Self::Tables { .. } => Some(Limit::Tables),
             Self::Stack(_) => Some(Limit::Stack),
             Self::Limit(exceeded) => Some(exceeded.limit),

@@ -1,7 +1,9 @@
-//! Compiled components on disk, each with a MAC.
+//! Compiled components on disk, each with a MAC, and marks of those that are being compiled.
 //!
 //! wasmtime runs what it maps: of 150 one-byte changes to a compiled component 145 loaded and ran. Hence **no byte of an entry is executed before its MAC was found right**, under a key that lies
 //! outside the cache. The MAC covers which component, which engine and all the code, so that an entry cannot stand in for another. What is wrong with an entry is logged, and the entry deleted.
+
+mod mark;
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,6 +21,8 @@ use operetta_core::name::Digest;
 use tempfile::NamedTempFile;
 use wasmtime::{Engine, component::Component};
 
+pub(crate) use self::mark::{Dead, Mark};
+
 /// Bytes of key and MAC.
 const LEN: usize = 32;
 /// Before everything else in the MAC; changes when the layout of an entry does.
@@ -27,6 +31,10 @@ const LAYOUT: &[u8] = b"operetta compiled component 1\0";
 const DRAFT: &str = ".draft-";
 /// How the name of an entry ends.
 const ENTRY: &str = ".cwasm";
+/// How the name of a mark ends.
+const MARK: &str = ".compiling";
+/// How long it is remembered that hosts died.
+const MARK_AGE: Duration = Duration::from_hours(24);
 /// No compiler runs that long.
 const DRAFT_AGE: Duration = Duration::from_hours(1);
 /// An entry that was not used for that long goes; compiling it again costs seconds.
@@ -170,9 +178,19 @@ impl Cache {
         })
     }
 
+    /// Remembers until the answer is dropped that this component is being compiled, even if the host dies meanwhile. The error: that it did, and should not try again.
+    pub fn mark(&self, digest: &Digest) -> Result<Mark, Dead> {
+        Mark::set(&self.file(digest, MARK))
+    }
+
     fn path(&self, digest: &Digest) -> PathBuf {
+        self.file(digest, ENTRY)
+    }
+
+    /// The file of a component and this sort of engine, since another one may fare better.
+    fn file(&self, digest: &Digest, ending: &str) -> PathBuf {
         let engine: String = self.engine_hash.to_hex().chars().take(16).collect();
-        self.dir.join(format!("{}-{engine}{ENTRY}", digest.hex()))
+        self.dir.join(format!("{}-{engine}{ending}", digest.hex()))
     }
 
     fn read(&self, path: &Path, digest: &Digest) -> Result<Component, EntryError> {
@@ -225,7 +243,7 @@ fn map(engine: &Engine, file: &File) -> wasmtime::Result<Component> {
     unsafe { Component::deserialize_file(engine, path) }
 }
 
-/// Deletes drafts that a host left behind when it was killed, and entries of components or engines that are used no more.
+/// Deletes drafts that a host left behind when it was killed, entries of components or engines that are used no more, and marks of long ago.
 fn sweep(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -234,6 +252,8 @@ fn sweep(dir: &Path) {
             DRAFT_AGE
         } else if name.ends_with(ENTRY) {
             ENTRY_AGE
+        } else if name.ends_with(MARK) {
+            MARK_AGE
         } else {
             continue;
         };

@@ -1,18 +1,23 @@
 //! Compiles strangers' components, in a child process that the kernel limits: Cranelift has no deadline, some valid components take all memory, and compiling in the host's own process would keep
 //! some 300 MB of heap for ever.
 //!
-//! The protocol: the child reads two limits (8 bytes each, little-endian) and the component from standard input, writes compiled code to standard output, or one line that says
-//! why not to standard error. It gets no environment and no arguments but those that make it a compiler.
+//! **What it takes counts as the host's** where a control group holds both, as in a container, so the host's memory bounds it; and where the kernel has to end one of them, it is the child's turn first.
+//!
+//! The protocol: the child reads three limits (8 bytes each, little-endian) and the component from standard input, writes compiled code to standard output, or one line that says
+//! why not to standard error, with exit code 1 where the component is to blame and 2 where it is not. It gets no environment and no arguments but those that make it a compiler.
 
 use std::{
     ffi::OsString,
+    fs,
     io::{Read as _, Write as _},
     os::unix::process::ExitStatusExt as _,
+    path::PathBuf,
     process::{ExitCode, ExitStatus, Stdio},
     time::Duration,
 };
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use operetta_core::memory::{COMPILER, usable};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -23,6 +28,8 @@ use crate::{engine, fault::one_line};
 pub struct CompileLimits {
     /// Bytes of address space.
     pub memory: u64,
+    /// Bytes that it may write to, touched or not: its heap and its threads' stacks. Unlike addresses, they are close to what it takes of the machine.
+    pub data: u64,
     /// CPU time, in whole seconds.
     pub cpu: Duration,
     /// Wall-clock time.
@@ -35,12 +42,24 @@ impl Default for CompileLimits {
     fn default() -> Self {
         Self {
             // An operator of 1.3 MB takes 300 MB and 2.3 s; the largest that make sense (a scripting language's interpreter) some ten times as much.
-            memory: 4 << 30,
+            memory: ADDRESSES,
+            data: share_of(usable(|path| fs::read_to_string(path).ok())),
             cpu: Duration::from_mins(1),
             wall: Duration::from_mins(2),
             component: 64 << 20,
         }
     }
+}
+
+/// Bytes of address space, unless told otherwise.
+const ADDRESSES: u64 = 4 << 30;
+/// What an ordinary operator needs, whatever the machine has.
+const LEAST: u64 = 384 << 20;
+
+/// What a compiler may write to where the host may use so much memory.
+fn share_of(usable: Option<usize>) -> u64 {
+    let share = usable.and_then(|memory| u64::try_from(COMPILER.of(memory)).ok());
+    share.unwrap_or(ADDRESSES).clamp(LEAST, ADDRESSES)
 }
 
 /// A component that did not compile.
@@ -55,6 +74,22 @@ pub enum CompileError {
     /// Took too much of something.
     #[error("compiling needs more than {0}; make the component smaller")]
     Limit(String),
+    /// Took more memory than there is for it.
+    #[error(
+        "compiling needs more than {0}; make the component smaller, or give the host more memory, of which a quarter is for compiling"
+    )]
+    Memory(String),
+    /// The host died while it was compiled, more than once.
+    #[error(
+        "the host died {deaths} times while it compiled this component, which is left alone for a day: had the host too little memory? \
+         Build the component smaller, or give the host more memory; then, or to try again, delete {mark:?} and start the host again (in a pod whose state is an emptyDir: delete the pod)"
+    )]
+    Deadly {
+        /// How often.
+        deaths: u64,
+        /// The file that remembers it.
+        mark: PathBuf,
+    },
     /// The compiler itself failed.
     #[error("the compiler failed ({status}): {stderr}; please report it with the component")]
     Crashed {
@@ -74,6 +109,14 @@ pub enum CompileError {
         error: std::io::Error,
     },
 }
+
+/// How the child ends where the component is to blame.
+const INVALID: u8 = 1;
+/// How it ends where it could not even try.
+const TROUBLE: u8 = 2;
+/// What allocators say, in small letters, and last what there is to hear where there is no room for the stack of another thread.
+const OUT_OF_MEMORY: [&str; 4] =
+    ["memory allocation", "cannot allocate memory", "out of memory", "resource temporarily unavailable"];
 
 /// Compiles `wasm` into `draft` in a child process; dropping the future kills it.
 pub(crate) async fn compile(
@@ -98,7 +141,7 @@ pub(crate) async fn compile(
     let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
     let feed = async {
         if let Some(mut stdin) = stdin {
-            let header = [limits.memory.to_le_bytes(), limits.cpu.as_secs().to_le_bytes()].concat();
+            let header = [limits.memory, limits.data, limits.cpu.as_secs()].map(u64::to_le_bytes).concat();
             // A child that died early says why by its status.
             let _ = async {
                 stdin.write_all(&header).await?;
@@ -124,11 +167,17 @@ pub(crate) async fn compile(
         return Ok(());
     }
     let signal = status.signal().and_then(rustix::process::Signal::from_named_raw);
-    Err(match (status.code(), signal) {
-        (Some(1), _) => CompileError::Invalid(stderr),
+    let said = stderr.to_lowercase();
+    Err(match (status.code().and_then(|code| u8::try_from(code).ok()), signal) {
+        // Memory that is not there may also be an error like any other.
+        (Some(INVALID), _) if !said.contains("(os error 12)") => CompileError::Invalid(stderr),
         (_, Some(rustix::process::Signal::XCPU)) => CompileError::Limit(format!("{:?} of CPU time", limits.cpu)),
-        _ if stderr.contains("memory allocation") || stderr.contains("Cannot allocate memory") => {
-            CompileError::Limit(format!("{} MiB of memory", limits.memory >> 20))
+        // Nobody else sends it, and no limit that is set here ends a process by it.
+        (_, Some(rustix::process::Signal::KILL)) => CompileError::Memory(
+            "the machine or the container has left of memory (the system killed the compiler)".to_owned(),
+        ),
+        _ if OUT_OF_MEMORY.iter().any(|words| said.contains(words)) => {
+            CompileError::Memory(format!("{} MiB of memory", limits.memory.min(limits.data) >> 20))
         }
         _ => CompileError::Crashed { status, stderr },
     })
@@ -139,36 +188,61 @@ pub(crate) async fn compile(
 pub fn compile_main(quick: bool) -> ExitCode {
     match compile_stdin(quick) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
+        Err((code, why)) => {
             let _ = writeln!(std::io::stderr(), "{why}");
-            ExitCode::FAILURE
+            code.into()
         }
     }
 }
 
-fn compile_stdin(quick: bool) -> Result<(), String> {
+fn compile_stdin(quick: bool) -> Result<(), (u8, String)> {
+    // Where memory runs out, this process goes before the host does. Anybody may ask for that; where there is no such file, the host's limits have to do.
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let mut stdin = std::io::stdin().lock();
     let mut number = || {
         let mut bytes = [0; 8];
         stdin
             .read_exact(&mut bytes)
             .map(|()| u64::from_le_bytes(bytes))
-            .map_err(|e| format!("no limits on standard input: {e}"))
+            .map_err(|e| (TROUBLE, format!("no limits on standard input: {e}")))
     };
-    let (memory, cpu) = (number()?, number()?);
-    let limit = |resource, soft, hard| {
-        setrlimit(resource, Rlimit { current: Some(soft), maximum: Some(hard) })
-            .map_err(|e| format!("cannot limit this process: {e}"))
+    let (memory, data, cpu) = (number()?, number()?, number()?);
+    let limit = |resource, soft: u64, hard: u64| {
+        // There may be a lower one already, which cannot be raised.
+        let hard = getrlimit(resource).maximum.map_or(hard, |most| most.min(hard));
+        setrlimit(resource, Rlimit { current: Some(soft.min(hard)), maximum: Some(hard) })
+            .map_err(|e| (TROUBLE, format!("cannot limit this process: {e}")))
     };
     limit(Resource::As, memory, memory)?;
+    limit(Resource::Data, data, data)?;
     limit(Resource::Cpu, cpu, cpu + 1)?;
     limit(Resource::Core, 0, 0)?;
     // Reconciles are more urgent.
     let _ = rustix::process::nice(5);
     let mut wasm = Vec::new();
-    stdin.read_to_end(&mut wasm).map_err(|e| format!("cannot read the component: {e}"))?;
-    let code = engine::for_compiling(quick)
-        .and_then(|engine| engine.precompile_component(&wasm))
-        .map_err(|error| format!("{error:#}").replace('\n', " "))?;
-    std::io::stdout().write_all(&code).map_err(|e| format!("cannot write the code: {e}"))
+    stdin.read_to_end(&mut wasm).map_err(|e| (TROUBLE, format!("cannot read the component: {e}")))?;
+    let blame = |code| move |error: wasmtime::Error| (code, format!("{error:#}").replace('\n', " "));
+    let engine = engine::for_compiling(quick).map_err(blame(TROUBLE))?;
+    let code = engine.precompile_component(&wasm).map_err(blame(INVALID))?;
+    std::io::stdout().write_all(&code).map_err(|e| (TROUBLE, format!("cannot write the code: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_has_a_quarter_of_the_memory_and_enough_for_an_ordinary_component() {
+        for (usable, share) in [
+            (Some(2 << 30), 512 << 20),
+            (Some(1 << 30), LEAST),
+            (Some(8 << 30), 2 << 30),
+            (Some(1 << 40), ADDRESSES),
+            (None, ADDRESSES),
+        ] {
+            assert_eq!(share_of(usable), share, "{usable:?}");
+        }
+        let limits = CompileLimits::default();
+        assert!((LEAST..=limits.memory).contains(&limits.data), "{limits:?}");
+    }
 }

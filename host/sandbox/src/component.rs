@@ -10,7 +10,7 @@ use operetta_core::{manifest::Manifest, name::Digest};
 
 use crate::{
     bindings::OperatorPre,
-    cache::KeepError,
+    cache::{Dead, KeepError},
     capability,
     compile::{self, CompileError},
     describe::{self, DescribeError},
@@ -45,6 +45,11 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// Whether the component is not to blame, so that it may load later.
+    pub fn is_the_hosts(&self) -> bool {
+        matches!(self, Self::Host { .. } | Self::Describe(DescribeError::Host(_)))
+    }
+
     /// `verify`, `compile` or `describe`.
     pub fn phase(&self) -> &'static str {
         match self {
@@ -171,7 +176,9 @@ async fn compile(
         return Ok(code);
     }
     let draft = inner.cache.draft().map_err(|e| host(format!("cannot write to the cache: {e}")))?;
+    let mark = inner.cache.mark(digest).map_err(|Dead { deaths, mark }| CompileError::Deadly { deaths, mark })?;
     compile::compile(&inner.compiler, &inner.compile_limits, wasm, &draft).await?;
+    drop(mark);
     let (inner, digest) = (Arc::clone(inner), *digest);
     tokio::task::spawn_blocking(move || inner.cache.keep(&digest, draft))
         .await

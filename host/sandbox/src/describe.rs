@@ -52,7 +52,7 @@ pub enum DescribeError {
         "its section {SECTION:?} and its function `manifest` differ in `{0}`, so one of them does not tell the truth; if it is yours, write the section anew with `operetta build FILE.wasm`"
     )]
     Differs(&'static str),
-    /// The host's fault.
+    /// The host's fault, which may pass.
     #[error("the host could not run `manifest`: {0}")]
     Host(String),
 }
@@ -79,7 +79,8 @@ pub(crate) async fn describe(
     let pre = OperatorPre::new(linker.instantiate_pre(component).map_err(link)?).map_err(link)?;
     let meter = Meter::new(CPU);
     let _ticking = inner.ticker.run();
-    let state = State::describe(Memory::new(meter.clone(), &Limits { memory: MEMORY, ..Limits::default() }));
+    let limits = Limits { memory: MEMORY, ..Limits::default() };
+    let state = State::describe(Memory::new(meter.clone(), &limits, inner.memory.charge(None)));
     let mut store = store(&inner.engine, state, &meter, MAX_MANIFEST);
     let call = async {
         let operator = pre.instantiate_async(&mut store).await?;
@@ -97,6 +98,10 @@ pub(crate) async fn describe(
             DescribeError::Trap { trap, said: if said.is_empty() { said } else { format!(" (it logged: {said})") } }
         }
         Fault::Memory { cap, .. } => DescribeError::Limit(format!("needs more than {} MiB of memory", cap >> 20)),
+        Fault::NoRoom(none) => DescribeError::Host(format!(
+            "its memory for guests is used up ({} bytes are free of {}); give it more with --guest-mib",
+            none.free, none.total
+        )),
         Fault::Tables { cap, .. } => DescribeError::Limit(format!("needs tables of more than {cap} elements")),
         Fault::Stack(place) => DescribeError::Limit(format!("exhausted its call stack {place}")),
         Fault::Cpu => DescribeError::Limit(format!("used more than {CPU:?} of CPU time")),

@@ -14,6 +14,7 @@ use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace, component::Resour
 use wasmtime_wasi::I32Exit;
 
 use crate::{
+    budget::NoRoom,
     meter::{CpuLimit, MemoryLimit, TableLimit},
     state::NotWhileDescribing,
 };
@@ -52,6 +53,8 @@ pub(crate) enum Fault {
     Trap(String),
     /// It wanted too much memory.
     Memory { wanted: usize, cap: usize },
+    /// There was no room for its memory among all guests.
+    NoRoom(NoRoom),
     /// It wanted too long tables.
     Tables { wanted: usize, cap: usize },
     /// It called itself too deep.
@@ -76,6 +79,9 @@ impl From<wasmtime::Error> for Fault {
     fn from(error: wasmtime::Error) -> Self {
         if let Some(limit) = error.downcast_ref::<MemoryLimit>() {
             return Self::Memory { wanted: limit.wanted, cap: limit.cap };
+        }
+        if let Some(none) = error.downcast_ref::<NoRoom>() {
+            return Self::NoRoom(*none);
         }
         if let Some(limit) = error.downcast_ref::<TableLimit>() {
             return Self::Tables { wanted: limit.wanted, cap: limit.cap };
@@ -119,6 +125,7 @@ impl Fault {
         match self {
             Self::Trap(text) => Failure::Trap(text),
             Self::Memory { wanted, cap } => Failure::Memory { wanted, cap },
+            Self::NoRoom(NoRoom { wanted, held, free, total }) => Failure::NoRoom { wanted, held, free, total },
             Self::Tables { wanted, cap } => Failure::Tables { wanted, cap },
             Self::Stack(place) => Failure::Stack(place),
             Self::Cpu => Failure::Cpu(cpu),
@@ -210,9 +217,11 @@ mod tests {
 
     #[test]
     fn each_error_is_the_fault_that_it_tells_of() {
+        const NO_ROOM: NoRoom = NoRoom { wanted: 1, held: 2, free: 3, total: 4 };
         let trap = |text: &str| Fault::Trap(text.to_owned());
         for (error, fault) in [
             (wasmtime::Error::from(CpuLimit), Fault::Cpu),
+            (NO_ROOM.into(), Fault::NoRoom(NO_ROOM)),
             (Trap::StackOverflow.into(), Fault::Stack("at ".into())),
             (Trap::IntegerDivisionByZero.into(), trap("wasm trap: integer divide by zero")),
             (I32Exit(3).into(), trap("it called exit(3)")),

@@ -4,7 +4,8 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`sandbox`] | what all components share: engine, pool, guests' threads, cache |
+//! | [`sandbox`] | what all components share: engine, pool, guests' threads, memory, cache |
+//! | [`budget`] | how much memory all guests have together |
 //! | `guests` | who computes when |
 //! | [`verify`] | the cheap first look at a stranger's component |
 //! | [`compile`] | compiling it in a child process |
@@ -16,6 +17,7 @@
 //! | `meter`, `fault` | limits, and how a guest ends badly |
 //! | `capability` | what a guest can import, one interface a file |
 
+pub mod budget;
 pub mod cache;
 pub mod compile;
 pub mod component;
@@ -33,6 +35,7 @@ mod guests;
 mod meter;
 mod state;
 
+pub use budget::GuestBudget;
 pub use compile::{CompileLimits, compile_main};
 pub use component::{Component, LoadError};
 pub use operator::{Observer, Operator, Usage, Warm};

@@ -15,6 +15,8 @@ use operetta_core::limit::Limits;
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime::ResourceLimiter;
 
+use crate::budget::GuestCharge;
+
 /// The guest asked for more memory than it may hold.
 #[derive(Debug, thiserror::Error)]
 #[error("memory limit")]
@@ -77,28 +79,31 @@ impl Meter {
     }
 }
 
-/// Limits the memories of one instance, all together, and its tables.
+/// Limits the memories of one instance, all together, and its tables. Dropped with the instance it gives back what that took of what all guests share.
 pub(crate) struct Memory {
     meter: Arc<Meter>,
     cap: usize,
+    shared: GuestCharge,
     elements: usize,
     most_elements: usize,
 }
 
 impl Memory {
     /// Up to so many bytes, and elements of tables.
-    pub fn new(meter: Arc<Meter>, limits: &Limits) -> Self {
-        Self { meter, cap: limits.memory, elements: 0, most_elements: limits.tables }
+    pub fn new(meter: Arc<Meter>, limits: &Limits, shared: GuestCharge) -> Self {
+        Self { meter, cap: limits.memory, shared, elements: 0, most_elements: limits.tables }
     }
 }
 
 impl ResourceLimiter for Memory {
     /// An error of its own: a plain no would make the guest abort, which looks like any panic.
     fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        let wanted = self.meter.memory().saturating_add(desired.saturating_sub(current));
+        let more = desired.saturating_sub(current);
+        let wanted = self.meter.memory().saturating_add(more);
         if wanted > self.cap {
             return Err(MemoryLimit { wanted, cap: self.cap }.into());
         }
+        self.shared.grow(more)?;
         self.meter.memory.store(wanted, Ordering::Relaxed);
         Ok(true)
     }
@@ -160,12 +165,31 @@ mod tests {
     use futures::{FutureExt as _, future::poll_fn};
 
     use super::*;
+    use crate::budget::{GuestBudget, NoRoom};
+
+    #[test]
+    fn what_all_guests_share_is_another_limit_than_ones_own_and_is_given_back() {
+        let budget = Arc::new(GuestBudget::new(200));
+        let limits = Limits { memory: 150, ..Limits::default() };
+        let memory = || Memory::new(Meter::new(Duration::MAX), &limits, budget.charge(None));
+        let (mut one, mut other) = (memory(), memory());
+        assert!(one.memory_growing(0, 60, None).unwrap() && other.memory_growing(0, 40, None).unwrap());
+        assert!(one.memory_growing(60, 151, None).unwrap_err().is::<MemoryLimit>(), "its own limit comes first");
+        let none: NoRoom = one.memory_growing(60, 61, None).unwrap_err().downcast().unwrap();
+        assert_eq!(none, NoRoom { wanted: 1, held: 100, free: 100, total: 200 });
+        assert_eq!(one.meter.memory(), 60, "what it did not get does not count");
+        drop(other);
+        assert!(one.memory_growing(60, 61, None).unwrap());
+        drop(one);
+        assert!(budget.held().is_empty());
+    }
 
     #[test]
     fn all_memories_and_all_tables_grow_to_just_the_limit() {
         let meter = Meter::new(Duration::MAX);
         let limits = Limits { memory: 100, tables: 10, ..Limits::default() };
-        let mut memory = Memory::new(Arc::clone(&meter), &limits);
+        let budget = Arc::new(GuestBudget::default());
+        let mut memory = Memory::new(Arc::clone(&meter), &limits, budget.charge(None));
         // One, and another beside it.
         assert!(memory.memory_growing(0, 60, None).unwrap() && memory.memory_growing(0, 40, None).unwrap());
         let over: MemoryLimit = memory.memory_growing(40, 41, None).unwrap_err().downcast().unwrap();

@@ -92,7 +92,7 @@ impl Operator {
             Arc::clone(&effects),
             main,
             Arc::clone(&self.component.share),
-            Memory::new(Arc::clone(&meter), limits),
+            Memory::new(Arc::clone(&meter), limits, self.component.inner.memory.charge(Some(&effects.caller().plugin))),
         );
         let mut answer = None;
         let fresh = async {
@@ -176,8 +176,9 @@ impl Warm {
     pub async fn new(operator: &Operator, effects: Arc<Effects>) -> Result<Self, Failure> {
         let limits = effects.limits().clone();
         let meter = Meter::new(Duration::MAX);
-        let memory = Memory::new(Arc::clone(&meter), &limits);
         let component = &operator.component;
+        let charge = component.inner.memory.charge(Some(&effects.caller().plugin));
+        let memory = Memory::new(Arc::clone(&meter), &limits, charge);
         let state = State::reconcile(effects, Handle::current(), Arc::clone(&component.share), memory);
         let mut store = store(&component.inner.engine, state, &meter, limits.message);
         let instance = component.pre.instantiate_async(&mut store).await;

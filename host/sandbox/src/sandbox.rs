@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use wasmtime::Engine;
 
 use crate::{
+    budget::GuestBudget,
     cache::{Cache, CacheError},
     compile::CompileLimits,
     component::{self, Component, LoadError},
@@ -29,6 +30,8 @@ pub struct SandboxConfig {
     pub compiler: Vec<OsString>,
     /// Reconciles at the same time, of all plugins.
     pub concurrency: u16,
+    /// What the memories of all guests take together.
+    pub memory: Arc<GuestBudget>,
     /// What compiling a component may cost.
     pub compile_limits: CompileLimits,
 }
@@ -42,6 +45,7 @@ impl SandboxConfig {
             compiler,
             // Most reconciles wait for the API server. A slot costs address space, not memory.
             concurrency: 64,
+            memory: Arc::default(),
             compile_limits: CompileLimits::default(),
         }
     }
@@ -78,6 +82,7 @@ pub(crate) struct Inner {
     pub slots: Arc<Semaphore>,
     pub describe_slots: Semaphore,
     pub compiling: Semaphore,
+    pub memory: Arc<GuestBudget>,
     pub cache: Cache,
     pub compiler: Vec<OsString>,
     pub compile_limits: CompileLimits,
@@ -115,6 +120,7 @@ impl Sandbox {
                 slots: Arc::new(Semaphore::new(usize::from(slots))),
                 describe_slots: Semaphore::new(usize::from(DESCRIBE_SLOTS)),
                 compiling: Semaphore::new(1),
+                memory: config.memory,
                 cache: Cache::open(&engine, &config.cache_dir, &config.key_file)?,
                 compiler: config.compiler,
                 compile_limits: config.compile_limits,

@@ -182,10 +182,12 @@ pub(crate) mod testing {
     use operetta_core::limit::Limits;
 
     use super::*;
+    use crate::budget::GuestBudget;
 
     /// Of an instance that is asked for its manifest.
     pub fn described() -> State {
-        State::describe(Memory::new(Meter::new(Duration::MAX), &Limits::default()))
+        let charge = Arc::new(GuestBudget::default()).charge(None);
+        State::describe(Memory::new(Meter::new(Duration::MAX), &Limits::default(), charge))
     }
 
     #[test]

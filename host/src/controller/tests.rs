@@ -705,6 +705,20 @@ async fn a_person_and_other_code_have_a_parked_controller_try_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_finds_no_memory_among_all_guests_is_tried_again_and_parks_nobody() {
+    let scene = scene();
+    for name in ["a", "b", "c"] {
+        scene.world.apply(&things(), name);
+    }
+    scene.runs.act(|_, _| async { Err(Failure::NoRoom { wanted: 1, held: 0, free: 0, total: 1 }) });
+    let _controller = scene.start().await;
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert_eq!(scene.shared.vitals.why_parked(), None);
+    // Each by its own backoff, which is five minutes at last.
+    assert!(scene.runs.all().len() >= 60, "{}", scene.runs.all().len());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_object_that_is_poison_slows_nobody_but_itself() {
     let scene = scene();
     for name in ["poison", "a", "b"] {

@@ -24,6 +24,7 @@ use operetta_core::{
     reconcile::{Failure, Outcome},
     resource::ObjectKey,
 };
+use operetta_sandbox::GuestBudget;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text},
@@ -39,7 +40,7 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 use self::series::{Forget, OfPlugin, PluginSeries};
-use super::{cache::Caches, process::Process};
+use super::{cache::Caches, guests::Guests, process::Process};
 use crate::paused::Paused;
 
 /// Whose reconcile.
@@ -186,13 +187,13 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self::of(Arc::default())
+        Self::of(Arc::default(), Arc::default())
     }
 }
 
 impl Metrics {
-    /// With these caches among them.
-    pub fn of(caches: Arc<CacheBudget>) -> Self {
+    /// With these caches and what guests hold among them.
+    pub fn of(caches: Arc<CacheBudget>, guests: Arc<GuestBudget>) -> Self {
         let mut registry = Registry::default();
         macro_rules! register {
             ($name:literal, $help:literal, $family:expr) => {{
@@ -212,6 +213,7 @@ impl Metrics {
         registry.register_collector(Box::new(meters.clone()));
         registry.register_collector(Box::new(Process::new()));
         registry.register_collector(Box::new(Caches(caches)));
+        registry.register_collector(Box::new(Guests(guests)));
         Self {
             reconciles: of_plugin!(
                 "controller_runtime_reconcile",
@@ -247,7 +249,7 @@ impl Metrics {
             ),
             failures: of_plugin!(
                 "operetta_reconcile_failures",
-                "Reconciles that failed, by reason: Error, TerminalError, Trap, DeadlineExceeded, CPUExceeded, MemoryExceeded, TablesExceeded, StackExceeded, LimitExceeded, HostError",
+                "Reconciles that failed, by reason: Error, TerminalError, Trap, DeadlineExceeded, CPUExceeded, MemoryExceeded, GuestMemoryExhausted, TablesExceeded, StackExceeded, LimitExceeded, HostError",
                 Family::default()
             ),
             denials: of_plugin!(

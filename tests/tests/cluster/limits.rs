@@ -117,6 +117,41 @@ async fn objects_that_have_no_room_in_the_caches_are_looked_after_all_the_same()
 }
 
 #[tokio::test]
+async fn a_plugin_that_takes_all_memory_is_told_whose_it_is_and_leaves_some_for_a_neighbour() {
+    let namespace = namespace().await;
+    installed();
+    let launch = Launch::new(built(), shared().kubeconfig()).namespace(namespace.name());
+    let host = launch.arguments(["--guest-mib", "48"]).start(run()).await.unwrap();
+    // Its own limit is more than half of what all plugins share.
+    plug(&host, PLUGIN, |document| document.limit("memoryMiB", 64)).await;
+    plug(&host, NEIGHBOUR, |document| document).await;
+    let mischiefs = mischiefs(&namespace.client(), namespace.name());
+    mischiefs.apply("hoards", &act("hoard")).await.unwrap();
+    let told = [("plugin", PLUGIN), ("limit", "guest_memory")];
+    eventually("it is told, again and again", SOON, async || {
+        let met = host.metrics().await?.sum("operetta_limit_exceeded_total", &told);
+        ensure!(met >= 5.0, "{met} times");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let volumes = volumes(&namespace.client(), namespace.name());
+    volumes.apply("volume", &json!({"name": "volume", "size": 1})).await.unwrap();
+    eventually("the neighbour reconciles", SOON, async || {
+        ensure!(text(&volumes.get("volume").await?, "/status/name") == "volume", "it was not looked after");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let metrics = host.metrics().await.unwrap();
+    assert!(metrics.failures(NEIGHBOUR) < 0.5, "the neighbour failed");
+    assert!(metrics.sum("operetta_plugin_parked", &[("plugin", PLUGIN)]) < 0.5, "it is parked");
+    assert!((metrics.sum("operetta_guest_memory_limit_bytes", &[]) - 50_331_648.0).abs() < 0.5);
+    let held = metrics.sum("operetta_guest_memory_bytes", &[]);
+    assert!(held <= 50_331_648.0, "they hold {held}");
+}
+
+#[tokio::test]
 async fn what_a_plugin_burns_is_counted_under_its_name_and_no_other() {
     const CALLS: f64 = 300.0;
     let namespace = namespace().await;

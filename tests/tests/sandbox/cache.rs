@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use operetta_sandbox::{Sandbox, SandboxError};
+use operetta_sandbox::{LoadError, Sandbox, SandboxError, compile::CompileError};
 
 use crate::setup::{Crash, Plugin, config};
 
@@ -124,9 +124,15 @@ async fn what_nobody_uses_any_more_goes_and_the_rest_stays() {
         fs::File::options().write(true).create(true).truncate(false).open(path).unwrap().set_modified(then).unwrap();
     };
     let cache = directory.join("cache");
-    for (name, days) in
-        [("old.cwasm", 31), ("recent.cwasm", 29), (".draft-old", 1), (".draft-new", 0), ("notes.txt", 400)]
-    {
+    for (name, days) in [
+        ("old.cwasm", 31),
+        ("recent.cwasm", 29),
+        (".draft-old", 1),
+        (".draft-new", 0),
+        ("old.compiling", 2),
+        ("recent.compiling", 0),
+        ("notes.txt", 400),
+    ] {
         age(&cache.join(name), days);
     }
     age(&used, 29);
@@ -135,5 +141,34 @@ async fn what_nobody_uses_any_more_goes_and_the_rest_stays() {
     let mut left: Vec<_> =
         fs::read_dir(&cache).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     left.sort();
-    assert_eq!(left, [".draft-new", used.file_name().unwrap().to_str().unwrap(), "notes.txt", "recent.cwasm"]);
+    let used = used.file_name().unwrap().to_str().unwrap();
+    assert_eq!(left, [".draft-new", used, "notes.txt", "recent.compiling", "recent.cwasm"]);
+}
+
+#[tokio::test]
+async fn a_component_that_the_host_died_of_twice_is_not_compiled_until_somebody_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    assert!(!found(directory).await);
+    let used = entry(directory);
+    let mark = used.with_extension("compiling");
+    fs::remove_file(&used).unwrap();
+    // As a host leaves it that is killed.
+    fs::write(&mark, "!").unwrap();
+    assert!(!found(directory).await, "once may be an accident");
+    assert_eq!(entry(directory), used, "what ended well is remembered no more");
+    assert!(found(directory).await);
+
+    fs::write(&mark, "!!").unwrap();
+    assert!(found(directory).await, "what is compiled already runs");
+    fs::remove_file(&used).unwrap();
+    let sandbox = Sandbox::new(config(directory)).unwrap();
+    let refused = sandbox.load(Crash::default().wasm()).await.err().unwrap();
+    let text = refused.to_string();
+    assert!(matches!(refused, LoadError::Compile(CompileError::Deadly { deaths: 2, .. })), "{text}");
+    assert!(text.contains("died 2 times") && text.contains(mark.to_str().unwrap()), "{text}");
+    let other = Crash { on_reconcile: "unreachable", ..Crash::default() };
+    Plugin::load(&sandbox, other.wasm()).await.unwrap();
+    fs::remove_file(&mark).unwrap();
+    Plugin::load(&sandbox, Crash::default().wasm()).await.unwrap();
 }

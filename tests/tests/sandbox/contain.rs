@@ -1,7 +1,7 @@
 //! Guests that end badly: each way is told from the others, ends in time, leaves nothing behind and harms no neighbour.
 
 use std::{
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -10,11 +10,11 @@ use operetta_core::{
     limit::Limit,
     reconcile::{Failure, Outcome},
 };
-use operetta_sandbox::{Occupancy, Sandbox};
+use operetta_sandbox::{GuestBudget, Occupancy, Sandbox, SandboxConfig};
 use operetta_tests::eventually;
 use serde_json::json;
 
-use crate::setup::{Crash, Plugin, imports, sandbox};
+use crate::setup::{Crash, Plugin, config, imports, sandbox};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const EMPTY: Occupancy = Occupancy { instances: 0, stacks: 0, reconciles: 0, tasks: 0 };
@@ -81,6 +81,51 @@ async fn memory_and_tables_end_at_their_limits() {
     let (_, rust) = rust().await;
     assert!(matches!(rust.call("eat", None, 0).await, Err(Failure::Memory { .. })));
     empty(&sandbox, &plugin).await;
+}
+
+#[tokio::test]
+async fn what_all_guests_share_is_told_from_ones_own_limit_and_given_back_however_they_end() {
+    const MIB: usize = 1 << 20;
+    let memory = Arc::new(GuestBudget::new(16 * MIB));
+    let directory = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new(SandboxConfig { memory: memory.clone(), ..config(directory.path()) }).unwrap();
+    let plugin = Plugin::load(&sandbox, Crash::default().wasm()).await.unwrap();
+    let given_back = || assert!(memory.held().is_empty(), "{:?}", memory.held());
+    given_back();
+    // Its own limit is 32 MiB; alone it may hold half of what all share.
+    let refused = plugin.call("any", None, 3).await.unwrap_err();
+    let (wanted, held) = (MIB, 8 * MIB - (15 << 16));
+    assert_eq!(refused, Failure::NoRoom { wanted, held, free: 16 * MIB - held, total: 16 * MIB });
+    assert!(!refused.is_guests_end() && refused.limit() == Some(Limit::GuestMemory), "{refused}");
+    let text = refused.to_string();
+    assert!(text.contains("the host's memory for guests is used up") && text.contains("--guest-mib"), "{text}");
+    given_back();
+    for attempt in [0, 1, 4] {
+        let _ = plugin.call("any", None, attempt).await;
+        given_back();
+    }
+    plugin.limit(|policy| policy.limits.memory = MIB);
+    assert!(matches!(plugin.call("any", None, 3).await, Err(Failure::Memory { cap: MIB, .. })), "its own comes first");
+    given_back();
+    // One that is cut off while it runs.
+    let plugin = Arc::new(plugin);
+    let called = plugin.clone();
+    let call = tokio::spawn(async move { called.call("any", None, 2).await });
+    let whose = plugin.effects().caller().plugin.clone();
+    eventually("it runs", PATIENCE, async || {
+        ensure!(memory.held().get(&Some(whose.clone())) == Some(&65_536), "{:?}", memory.held());
+        Ok(())
+    })
+    .await
+    .unwrap();
+    call.abort();
+    empty(&sandbox, &plugin).await;
+    eventually("it gave back what it held", PATIENCE, async || {
+        ensure!(memory.held().is_empty(), "{:?}", memory.held());
+        Ok(())
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test]

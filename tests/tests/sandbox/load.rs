@@ -189,6 +189,8 @@ async fn a_compiler_has_limits_and_a_failing_one_is_named() {
     let limits = |limits: CompileLimits| with(&move |config| config.compile_limits = limits.clone());
     let text = try_load(limits(CompileLimits { memory: 64 << 20, ..CompileLimits::default() })).await;
     assert!(text.contains("64 MiB of memory"), "{text}");
+    let text = try_load(limits(CompileLimits { data: 8 << 20, ..CompileLimits::default() })).await;
+    assert!(text.contains("8 MiB of memory") && text.contains("give the host more memory"), "{text}");
     let text = try_load(limits(CompileLimits { cpu: Duration::ZERO, ..CompileLimits::default() })).await;
     assert!(text.contains("of CPU time"), "{text}");
     let text = try_load(limits(CompileLimits { wall: Duration::from_millis(5), ..CompileLimits::default() })).await;
@@ -199,6 +201,8 @@ async fn a_compiler_has_limits_and_a_failing_one_is_named() {
     assert!(text.contains("/nowhere/compiler") && text.contains("does not run"), "{text}");
     let text = try_load(program(&["/bin/sh", "-c", "echo oh no >&2; exit 3"])).await;
     assert!(text.contains("oh no"), "{text}");
+    let text = try_load(program(&["/bin/sh", "-c", "kill -KILL $$"])).await;
+    assert!(text.contains("the system killed the compiler") && text.contains("give the host more memory"), "{text}");
     // One that says nothing wrong and writes nothing right.
     let error = program(&["/bin/sh", "-c", "cat >/dev/null; echo no code"]).load(imports()).await.err().unwrap();
     assert!(error.phase() == "compile" && error.to_string().contains("does not fit into this host"), "{error}");

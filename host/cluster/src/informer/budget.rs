@@ -1,7 +1,6 @@
 //! What all caches together may hold of objects, and how plugins share it.
 //!
-//! The rule is the one by which switches share one buffer among many queues: **whoever wants more may hold as much as is still free**. A lone plugin so has half at most, two that want all
-//! there is a third each, and who comes later always finds room; nobody has to say how much each plugin may have. What several plugins watch is charged to that one of them which holds least.
+//! The rule is that of [`Shares`]: **whoever wants more may hold as much as is still free**. What several plugins watch is charged to that one of them which holds least.
 //!
 //! Of an object for which there is no room its metadata is kept, by which changes are told as ever, and whoever reads it asks the API server. Nothing is lost, and only the reads of kinds
 //! that take more than their share become slower.
@@ -12,7 +11,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use operetta_core::name::PluginName;
+use operetta_core::{
+    memory::{CACHES, Shares, usable},
+    name::PluginName,
+};
 
 /// What an object takes beside its text: its key, what routing needs, and its places in the tables.
 const BESIDE: usize = 600;
@@ -26,10 +28,9 @@ pub struct CacheBudget {
     held: Mutex<Held>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
-    whole: usize,
-    plugins: BTreeMap<PluginName, usize>,
+    whole: Shares<PluginName>,
     outlines: usize,
 }
 
@@ -45,14 +46,15 @@ pub struct Charge {
 /// A quarter of the memory that this process may use.
 impl Default for CacheBudget {
     fn default() -> Self {
-        Self::new(usable_memory().map_or(LEAST, |memory| memory / 4).max(LEAST))
+        let memory = usable(|path| fs::read_to_string(path).ok());
+        Self::new(memory.map_or(LEAST, |memory| CACHES.of(memory)).max(LEAST))
     }
 }
 
 impl CacheBudget {
     /// Of so many bytes.
     pub fn new(total: usize) -> Self {
-        Self { total, held: Mutex::default() }
+        Self { total, held: Mutex::new(Held { whole: Shares::new(total), outlines: 0 }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
@@ -66,7 +68,7 @@ impl CacheBudget {
 
     /// What each plugin holds, in bytes.
     pub fn held(&self) -> BTreeMap<PluginName, usize> {
-        self.lock().plugins.clone()
+        self.lock().whole.held().clone()
     }
 
     /// Objects of which metadata alone are kept.
@@ -77,60 +79,37 @@ impl CacheBudget {
     /// The place of an object whose text has so many bytes, in the cache of these plugins.
     pub(super) fn charge<'a>(self: &Arc<Self>, plugins: impl Iterator<Item = &'a PluginName>, text: usize) -> Charge {
         let bytes = text.saturating_add(BESIDE);
-        let plugin = self.lock().take(self.total, plugins, bytes);
+        let plugin = self.lock().take(plugins, bytes);
         Charge { budget: Arc::clone(self), plugin, bytes }
     }
 
     /// Whether there would be room for so many bytes more.
     pub(super) fn has_room<'a>(&self, plugins: impl Iterator<Item = &'a PluginName>, bytes: usize) -> bool {
-        self.lock().lightest(self.total, plugins, bytes).is_some()
+        self.lock().lightest(plugins, bytes).is_some()
     }
 }
 
 impl Held {
     /// Of these plugins the one that holds least, if it may hold so many bytes more.
-    fn lightest<'a>(
-        &self,
-        total: usize,
-        plugins: impl Iterator<Item = &'a PluginName>,
-        bytes: usize,
-    ) -> Option<&'a PluginName> {
-        let of = |plugin: &PluginName| self.plugins.get(plugin).copied().unwrap_or_default();
-        let lightest = plugins.min_by_key(|plugin| of(plugin))?;
-        let free = total.saturating_sub(self.whole).saturating_sub(bytes);
-        (of(lightest).saturating_add(bytes) <= free).then_some(lightest)
+    fn lightest<'a>(&self, plugins: impl Iterator<Item = &'a PluginName>, bytes: usize) -> Option<&'a PluginName> {
+        let lightest = plugins.min_by_key(|plugin| self.whole.held_by(plugin))?;
+        self.whole.has_room(lightest, bytes).then_some(lightest)
     }
 
     /// Answers by whom the bytes are held now; none where there is no room.
-    fn take<'a>(
-        &mut self,
-        total: usize,
-        plugins: impl Iterator<Item = &'a PluginName>,
-        bytes: usize,
-    ) -> Option<PluginName> {
-        let plugin = self.lightest(total, plugins, bytes).cloned();
-        match &plugin {
-            Some(plugin) => {
-                self.whole = self.whole.saturating_add(bytes);
-                let of = self.plugins.entry(plugin.clone()).or_default();
-                *of = of.saturating_add(bytes);
-            }
-            None => self.outlines = self.outlines.saturating_add(1),
+    fn take<'a>(&mut self, plugins: impl Iterator<Item = &'a PluginName>, bytes: usize) -> Option<PluginName> {
+        let plugin = plugins.min_by_key(|plugin| self.whole.held_by(plugin));
+        let plugin = plugin.filter(|plugin| self.whole.take(plugin, bytes)).cloned();
+        if plugin.is_none() {
+            self.outlines = self.outlines.saturating_add(1);
         }
         plugin
     }
 
     fn give_back(&mut self, plugin: Option<&PluginName>, bytes: usize) {
-        let Some(plugin) = plugin else {
-            self.outlines = self.outlines.saturating_sub(1);
-            return;
-        };
-        self.whole = self.whole.saturating_sub(bytes);
-        if let Some(of) = self.plugins.get_mut(plugin) {
-            *of = of.saturating_sub(bytes);
-            if *of == 0 {
-                self.plugins.remove(plugin);
-            }
+        match plugin {
+            Some(plugin) => self.whole.give_back(plugin, bytes),
+            None => self.outlines = self.outlines.saturating_sub(1),
         }
     }
 }
@@ -150,7 +129,7 @@ impl Charge {
     pub(super) fn move_to<'a>(&mut self, plugins: impl Iterator<Item = &'a PluginName>) {
         let mut held = self.budget.lock();
         held.give_back(self.plugin.as_ref(), self.bytes);
-        self.plugin = held.take(self.budget.total, plugins, self.bytes);
+        self.plugin = held.take(plugins, self.bytes);
     }
 
     /// What the whole object takes, or would take.
@@ -163,21 +142,6 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.budget.lock().give_back(self.plugin.as_ref(), self.bytes);
     }
-}
-
-/// What the control group allows, or else what the machine has; none where neither can be read.
-fn usable_memory() -> Option<usize> {
-    let read = |path: &str| fs::read_to_string(path).ok();
-    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let group = group.iter().filter_map(|path| read(path)?.trim().parse().ok()).min();
-    let machine = read("/proc/meminfo").and_then(|text| total_of(&text));
-    group.into_iter().chain(machine).min()
-}
-
-/// `MemTotal:       24576000 kB`, in bytes.
-fn total_of(meminfo: &str) -> Option<usize> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1 << 10)
 }
 
 #[cfg(test)]
@@ -236,12 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_memory_is_read_in_bytes() {
-        assert_eq!(total_of("MemTotal:       24576000 kB\nMemFree: 1 kB\n"), Some(24_576_000 << 10));
-        assert_eq!(total_of("MemFree: 1 kB\n"), None);
-        let machine = usable_memory().unwrap();
-        assert!(machine > 64 << 20, "{machine}");
-        assert_eq!(CacheBudget::default().total(), machine / 4);
-        assert_eq!(CacheBudget::default().total().max(LEAST), CacheBudget::default().total());
+    fn a_quarter_of_the_memory_is_for_caches() {
+        let memory = usable(|path| fs::read_to_string(path).ok()).unwrap();
+        assert!(memory > 64 << 20, "{memory}");
+        assert_eq!(CacheBudget::default().total(), (memory / 8 * 2).max(LEAST));
     }
 }

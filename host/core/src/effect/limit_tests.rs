@@ -53,6 +53,7 @@ fn each_limit_has_a_name_of_its_own_and_says_where_it_is_set() {
     assert_eq!(fixed.to_string(), "too much");
     let all = [
         Limit::Memory,
+        Limit::GuestMemory,
         Limit::Tables,
         Limit::Deadline,
         Limit::Cpu,

@@ -108,6 +108,7 @@ async fn the_metrics_have_the_names_and_labels_that_dashboards_know() {
         operetta_cache_limit_bytes gauge
         operetta_cache_outlines gauge
         operetta_denials_total counter plugin,grant
+        operetta_guest_memory_limit_bytes gauge
         operetta_limit_exceeded_total counter plugin,limit
         operetta_looping_objects gauge controller,plugin
         operetta_paused_objects gauge controller,plugin
@@ -228,6 +229,7 @@ async fn a_limit_that_a_reconcile_meets_is_counted_by_its_name() {
     let scene = scene();
     for failure in [
         Failure::Memory { wanted: 2, cap: 1 },
+        Failure::NoRoom { wanted: 2, held: 0, free: 1, total: 1 },
         Failure::Tables { wanted: 2, cap: 1 },
         Failure::Deadline(Duration::from_secs(1)),
         Failure::Cpu(Duration::from_secs(1)),
@@ -242,7 +244,8 @@ async fn a_limit_that_a_reconcile_meets_is_counted_by_its_name() {
         .lines()
         .filter_map(|line| line.strip_prefix("operetta_limit_exceeded_total{plugin=\"demo\",limit="))
         .collect();
-    let expected = ["cpu", "deadline", "handles", "memory", "stack", "tables"].map(|limit| format!("\"{limit}\"}} 1"));
+    let expected = ["cpu", "deadline", "guest_memory", "handles", "memory", "stack", "tables"];
+    let expected = expected.map(|limit| format!("\"{limit}\"}} 1"));
     assert_eq!(counted, expected.iter().map(String::as_str).collect());
 }
 
