@@ -50,7 +50,7 @@ pub struct Limits {
     pub traffic: u64,
     /// Rows that one SQL statement may answer.
     pub rows: usize,
-    /// gRPC exchanges that one reconcile may hold open.
+    /// gRPC exchanges that one reconcile may hold open, and unary calls that it waits for.
     pub streams: usize,
     /// Events that the plugin may publish in a minute, on average; as many at once.
     pub event_rate: u64,
@@ -126,7 +126,7 @@ pub enum Limit {
     List,
     /// Rows of an answer.
     Rows,
-    /// Open gRPC exchanges.
+    /// Open gRPC exchanges, and unary calls under way.
     Streams,
     /// Events a minute.
     EventRate,
