@@ -14,6 +14,7 @@
 //! | time in a place | `deadline` |
 //! | bytes from and to the world | `traffic` for each reconcile, of which `message` at once |
 //! | writes | `write_rate` a minute for each object, and ten times as many new objects for each that is reconciled |
+//! | messages of gRPC | for each channel eight of `message` bytes that were sent and that the service has not read, and parts of 32 that have come and are not whole; 64 KiB of each call |
 //! | connections | one for each gRPC channel, `connections` for each database |
 //! | the log | `log_rate` lines a minute of `log_line` bytes |
 
@@ -118,7 +119,7 @@ pub enum Limit {
     Message,
     /// The size of one gRPC message.
     GrpcMessage,
-    /// The size of all arguments that wait at the same time.
+    /// The size of all arguments that wait at the same time, or of gRPC messages that have come in part.
     Waiting,
     /// The size of all arguments and answers.
     Traffic,
