@@ -166,7 +166,7 @@ impl Service<http::Request<Body>> for Carrier {
     type Future = BoxFuture<'static, Result<http::Response<Body>, tonic::transport::Error>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), tonic::transport::Error>> {
-        Service::poll_ready(&mut self.channel, context)
+        <Channel as Service<http::Request<Body>>>::poll_ready(&mut self.channel, context)
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
