@@ -1,11 +1,11 @@
 //! Outbound gRPC: the channels that a Plugin document names, each one pooled HTTP/2 connection with keep-alive, over which messages pass as bytes.
 
+mod load;
 mod wire;
 
 use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
-use bytes::{Buf as _, BufMut as _};
 use operetta_api::Channel as ChannelSpec;
 use operetta_core::{
     aside::Aside,
@@ -20,16 +20,16 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Code, Request, Response, Status, Streaming,
     client::Grpc,
-    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     metadata::{AsciiMetadataKey, BinaryMetadataKey, KeyAndValueRef, MetadataMap, MetadataValue},
-    transport::Channel,
 };
 
 use crate::credentials::{Unready, Vault};
+use load::{Carrier, Passing, Sent};
 use wire::{Link, UNAUTHENTICATED, Wire};
 
-/// How many messages wait to be sent on one stream before the guest must wait.
+/// How many messages wait to be sent on one stream before the guest must wait, however short they are.
 const SEND_AHEAD: usize = 16;
+
 /// The channels of one plugin.
 #[derive(Default)]
 pub struct GrpcChannels {
@@ -51,7 +51,7 @@ impl GrpcChannels {
     ) -> Result<Self, Unready> {
         let mut channels = HashMap::new();
         for spec in specs {
-            channels.insert(spec.name.clone(), Arc::new(Wire::read(spec, vault, aside.clone()).await?));
+            channels.insert(spec.name.clone(), Arc::new(Wire::read(spec, limit, vault, aside.clone()).await?));
         }
         Ok(Self { channels, limit })
     }
@@ -69,8 +69,8 @@ impl GrpcChannels {
         self.channels.get(channel).ok_or_else(|| GrpcStatus::of(13, format!("channel {channel} has no endpoint")))
     }
 
-    fn client(&self, link: &Link) -> Grpc<Channel> {
-        Grpc::new(link.channel.clone()).max_decoding_message_size(self.limit)
+    fn client(&self, link: &Link, passing: &Arc<Passing>) -> Grpc<Carrier> {
+        passing.client(link.channel.clone()).max_decoding_message_size(self.limit)
     }
 }
 
@@ -140,15 +140,17 @@ impl Channels for GrpcChannels {
 
     async fn open(&self, channel: &ChannelName, call: GrpcCall) -> Result<Box<dyn Exchange>, GrpcStatus> {
         let wire = Arc::clone(self.wire(channel)?);
-        let link = wire.link();
-        let mut client = self.client(&link);
+        let (link, passing) = (wire.link(), wire.load.call());
+        let mut client = self.client(&link, &passing);
         let (outgoing, messages) = mpsc::channel(SEND_AHEAD);
         let (request, path, deadline) = begin(call, &link, ReceiverStream::new(messages))?;
         until(&wire, deadline, async { client.ready().await.map_err(|e| Status::from_error(e.into())) }).await?;
         // In a task, since the peer may answer only after it has heard something.
-        let answer = tokio::spawn(async move { client.streaming(request, path, Bytes).await });
+        let codec = passing.codec();
+        let answer = tokio::spawn(async move { client.streaming(request, path, codec).await });
         Ok(Box::new(OpenExchange {
             outgoing: std::sync::Mutex::new(Some(outgoing)),
+            passing,
             cancel: answer.abort_handle(),
             incoming: Mutex::new(Incoming::Waiting(answer)),
             trailers: std::sync::Mutex::default(),
@@ -167,11 +169,14 @@ impl GrpcChannels {
         call: GrpcCall,
         message: Vec<u8>,
     ) -> Result<GrpcReply, GrpcStatus> {
-        let mut client = self.client(link);
-        let (request, path, deadline) = begin(call, link, message)?;
+        let passing = wire.load.call();
+        let mut client = self.client(link, &passing);
+        let (request, path, deadline) = begin(call, link, ())?;
         let response = until(wire, deadline, async {
+            let message = passing.send(message).await?;
+            let (metadata, extensions, ()) = request.into_parts();
             client.ready().await.map_err(|e| Status::from_error(e.into()))?;
-            client.unary(request, path, Bytes).await
+            client.unary(Request::from_parts(metadata, extensions, message), path, passing.codec()).await
         })
         .await?;
         // tonic merges the trailers of a unary answer into its headers.
@@ -181,7 +186,8 @@ impl GrpcChannels {
 }
 
 struct OpenExchange {
-    outgoing: std::sync::Mutex<Option<mpsc::Sender<Vec<u8>>>>,
+    outgoing: std::sync::Mutex<Option<mpsc::Sender<Sent>>>,
+    passing: Arc<Passing>,
     cancel: tokio::task::AbortHandle,
     incoming: Mutex<Incoming>,
     trailers: std::sync::Mutex<Metadata>,
@@ -239,8 +245,15 @@ impl Exchange for OpenExchange {
         let Some(outgoing) = outgoing else {
             return Err(GrpcStatus::of(9, "this side of the stream is closed already"));
         };
-        let sent = until(&self.over.0, self.deadline, async { Ok(outgoing.send(message).await.is_ok()) }).await?;
-        if sent {
+        let send = async {
+            let message = tokio::select! {
+                biased;
+                () = outgoing.closed() => return Ok::<_, Status>(false),
+                message = self.passing.send(message) => message?,
+            };
+            Ok(outgoing.send(message).await.is_ok())
+        };
+        if until(&self.over.0, self.deadline, send).await? {
             return Ok(());
         }
         // The call has ended; how, only its answer knows.
@@ -319,42 +332,6 @@ fn metadata(map: &MetadataMap) -> Metadata {
             KeyAndValueRef::Binary(key, value) => Some((key.as_str().to_owned(), value.to_bytes().ok()?.to_vec())),
         })
         .collect()
-}
-
-/// Messages are bytes already.
-#[derive(Debug, Clone, Copy)]
-struct Bytes;
-
-impl Codec for Bytes {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Bytes {
-    type Item = Vec<u8>;
-    type Error = Status;
-    fn encode(&mut self, item: Vec<u8>, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        out.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl Decoder for Bytes {
-    type Item = Vec<u8>;
-    type Error = Status;
-    fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        let mut message = vec![0; bytes.remaining()];
-        bytes.copy_to_slice(&mut message);
-        Ok(Some(message))
-    }
 }
 
 #[cfg(test)]

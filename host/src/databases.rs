@@ -20,8 +20,8 @@ use operetta_core::{
 };
 use tokio::{
     runtime::Handle,
-    sync::Mutex,
-    time::{Instant, timeout_at},
+    sync::{Mutex, Semaphore},
+    time::{Instant, timeout, timeout_at},
 };
 
 use connect::{By, Connector, Login, config};
@@ -35,14 +35,24 @@ const CONNECTIONS: u32 = 5;
 /// begun in plain SQL ends. The settings go back to those of the connection's start.
 const CLEAN: &str = "ROLLBACK; CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); \
                      DISCARD TEMP; DISCARD SEQUENCES";
+/// How long it may take to tell a server that a statement is not waited for any more. What answers nothing to that would keep two connections for ever.
+const CANCEL: Duration = Duration::from_secs(5);
+/// Such messages to one database at the same time. Beyond them its connections are just closed, and the server's statement_timeout ends what runs on.
+const CANCELS: usize = 3;
 /// What a statement in a transaction that has failed answers, and a commit of it.
 const IN_FAILED_TRANSACTION: &str = "25P02";
 
 /// The databases of one plugin.
 pub struct DatabasePools {
-    pools: HashMap<DatabaseName, (Pool, Arc<Login>)>,
+    pools: HashMap<DatabaseName, Database>,
     /// Told what is not the plugin's to know.
     aside: Aside,
+}
+
+struct Database {
+    pool: Pool,
+    login: Arc<Login>,
+    cancels: Arc<Cancels>,
 }
 
 impl DatabasePools {
@@ -69,7 +79,7 @@ impl DatabasePools {
             );
             let size = spec.connections.unwrap_or(CONNECTIONS).max(1) as usize;
             let pool = Pool::builder(manager).max_size(size).build().map_err(|e| wrong(e.into()))?;
-            pools.insert(spec.name.clone(), (pool, login));
+            pools.insert(spec.name.clone(), Database { pool, login, cancels: Arc::new(Cancels::new()) });
         }
         Ok(Self { pools, aside: aside.clone() })
     }
@@ -77,7 +87,7 @@ impl DatabasePools {
     /// A connection of nobody else.
     async fn connection(&self, database: &DatabaseName, until: Instant) -> Result<InUse, SqlError> {
         // Grants and pools come from one document, so this is a fault of the host and no denial.
-        let (pool, login) = self
+        let Database { pool, login, cancels } = self
             .pools
             .get(database)
             .ok_or_else(|| SqlError::Unavailable(format!("database {database} has no connection")))?;
@@ -88,7 +98,7 @@ impl DatabasePools {
             ))
         })?;
         let client = client.map_err(|error| self.unreachable(database, &error))?;
-        Ok(InUse { client: Some(client), connector: login.connector() })
+        Ok(InUse { client: Some(client), connector: login.connector(), cancels: Arc::clone(cancels) })
     }
 
     /// Why there is no connection. Where the database is and what it says of a user and a password is for the administrator alone.
@@ -144,6 +154,31 @@ impl Databases for DatabasePools {
 struct InUse {
     client: Option<Client>,
     connector: Connector,
+    cancels: Arc<Cancels>,
+}
+
+/// Tells the server of one database that statements are not waited for any more.
+struct Cancels {
+    /// The host's own: what is dropped may be dropped by a guest's thread.
+    runtime: Handle,
+    places: Arc<Semaphore>,
+}
+
+impl Cancels {
+    /// On the current runtime.
+    fn new() -> Self {
+        Self { runtime: Handle::current(), places: Arc::new(Semaphore::new(CANCELS)) }
+    }
+
+    /// Does that for a while, and then drops the connection; at once where too many are told so already.
+    fn close<C: Send + 'static>(&self, connection: C, cancel: impl Future<Output: Send> + Send + 'static) {
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return };
+        self.runtime.spawn(async move {
+            // Best effort: whatever runs on has the server's statement_timeout.
+            let _ = timeout(CANCEL, cancel).await;
+            drop((connection, place));
+        });
+    }
 }
 
 impl InUse {
@@ -207,15 +242,8 @@ impl Drop for InUse {
     fn drop(&mut self) {
         let Some(client) = self.client.take() else { return };
         let client = Object::take(client);
-        let (cancel, connector) = (client.cancel_token(), self.connector.clone());
-        // The runtime is gone only when the whole host ends, and with it all connections.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                // Best effort: whatever runs on has the server's statement_timeout.
-                let _ = cancel.cancel_query(connector).await;
-                drop(client);
-            });
-        }
+        let (token, connector) = (client.cancel_token(), self.connector.clone());
+        self.cancels.close(client, async move { token.cancel_query(connector).await });
     }
 }
 
@@ -329,4 +357,40 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    /// So many of them still exist.
+    fn alive(connections: &[std::sync::Weak<()>]) -> usize {
+        connections.iter().filter(|connection| connection.strong_count() > 0).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cancels_are_few_short_and_of_the_hosts_runtime() {
+        let cancels = Cancels::new();
+        let close = |count: usize| {
+            let connections: Vec<_> = (0..count).map(|_| Arc::new(())).collect();
+            let watched: Vec<_> = connections.iter().map(Arc::downgrade).collect();
+            // As on a thread of a guest's, where there is no such runtime.
+            std::thread::scope(|scope| {
+                let drop_all = || connections.into_iter().for_each(|it| cancels.close(it, pending::<()>()));
+                scope.spawn(drop_all).join().unwrap();
+            });
+            watched
+        };
+        let silent = close(10);
+        assert_eq!(alive(&silent), CANCELS, "the others are closed at once");
+        let began = Instant::now();
+        while alive(&silent) > 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert!(began.elapsed() < CANCEL * 2, "{} wait for ever", alive(&silent));
+        }
+        // And there is room again.
+        assert_eq!(alive(&close(1)), 1);
+    }
 }

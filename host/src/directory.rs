@@ -4,6 +4,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    fs::File,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,7 +15,7 @@ use notify::{
     EventKind, RecursiveMode, Watcher as _,
     event::{AccessKind, AccessMode, ModifyKind},
 };
-use operetta_core::name::PluginName;
+use operetta_core::name::{Digest, PluginName};
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::exit::Failed;
@@ -25,8 +27,8 @@ const QUIET: Duration = Duration::from_millis(if cfg!(target_os = "linux") { 3_0
 const GRACE: Duration = Duration::from_millis(300);
 /// The whole directory is looked at this often, since network file systems tell of no changes and inotify may lose some.
 const LOOK: Duration = Duration::from_secs(10);
-/// A file over this size is no plugin: the largest components of interpreters have some 50 MB.
-const MAX_WASM: u64 = 256 << 20;
+/// A file over this size is no plugin: as many bytes as the sandbox takes.
+const MAX_WASM: u64 = 64 << 20;
 /// Over this, no Plugin document.
 const MAX_YAML: u64 = 1 << 20;
 
@@ -51,6 +53,18 @@ pub enum Entry {
     Incomplete(String),
     /// Nothing any more.
     Gone,
+}
+
+impl Entry {
+    /// The same with the component's digest in its place: to find that it changed, nobody keeps 64 MiB.
+    fn outline(&self) -> Self {
+        let digest = |wasm: &Bytes| Bytes::from(Digest::of(wasm).hex());
+        match self {
+            Self::Present { wasm, yaml } => Self::Present { wasm: digest(wasm), yaml: yaml.clone() },
+            Self::WithoutDocument { wasm, why } => Self::WithoutDocument { wasm: digest(wasm), why: why.clone() },
+            Self::Incomplete(_) | Self::Gone => self.clone(),
+        }
+    }
 }
 
 /// One change.
@@ -80,6 +94,7 @@ enum Part {
 
 /// What was told of one name.
 struct Known {
+    /// [`Entry::outline`].
     entry: Entry,
     stamps: [Option<Stamp>; 2],
     /// A file was there and could not be read.
@@ -299,12 +314,13 @@ impl Directory {
                 }
             },
         };
+        let outline = entry.outline();
         let told = self.known.get(&name).map_or(&Entry::Gone, |known| &known.entry);
-        let news = (*told != entry).then(|| Found { name: name.clone(), entry: entry.clone() });
-        if entry == Entry::Gone {
+        let news = (*told != outline).then(|| Found { name: name.clone(), entry });
+        if outline == Entry::Gone {
             self.known.remove(&name);
         } else {
-            self.known.insert(name, Known { entry, stamps, failed });
+            self.known.insert(name, Known { entry: outline, stamps, failed });
         }
         self.found.extend(news);
     }
@@ -352,12 +368,24 @@ fn stamp(path: &Path) -> Result<Option<Stamp>, String> {
     }
 }
 
+/// All of a file of at most so many bytes, and never more of one that is longer or grows.
 fn read(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
-    let len = std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?.len();
-    if len > limit {
-        return Err(format!("{} has {len} bytes, and at most {limit} are read", path.display()));
+    let failed = |error: io::Error| format!("{}: {error}", path.display());
+    let mut file = File::open(path).map_err(failed)?;
+    let len = file.metadata().map_err(failed)?.len();
+    let mut bytes = Vec::new();
+    if len <= limit {
+        bytes.reserve_exact(usize::try_from(len).unwrap_or_default());
+        file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
     }
-    std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
+    let len = len.max(bytes.len() as u64);
+    if len > limit {
+        return Err(format!(
+            "{} has {len} bytes and at most {limit} are taken; make it smaller: a component without its debug information (`strip = \"debuginfo\"`) is",
+            path.display()
+        ));
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -352,7 +352,7 @@ pub struct LimitSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub rows: Option<u32>,
-    /// gRPC exchanges that one reconcile may hold open (100).
+    /// gRPC exchanges and unary calls that one reconcile may hold open (100).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub streams: Option<u32>,

@@ -85,7 +85,8 @@ pub struct Plugins {
     namespace: Namespace,
     selector: Option<String>,
     known: Mutex<BTreeMap<String, Value>>,
-    recorder: Recorder,
+    /// One for each Plugin, so that one which fails again and again leaves the others their events.
+    recorders: Mutex<BTreeMap<PluginName, Arc<Recorder>>>,
 }
 
 impl Plugins {
@@ -101,7 +102,7 @@ impl Plugins {
             namespace,
             selector,
             known: Mutex::default(),
-            recorder: Recorder::default(),
+            recorders: Mutex::default(),
         }))
     }
 
@@ -311,8 +312,15 @@ impl Plugins {
         };
         let kind = KindInfo { kind: "Plugin".into(), namespaced: false };
         let what = format!("cannot publish an event of plugin {plugin}");
-        let published = self.recorder.publish(&self.client, &caller, &event, &kind, Some(&entry)).await;
+        let published = self.recorder(plugin).publish(&self.client, &caller, &event, &kind, Some(&entry)).await;
         published.map_err(|fault| fault.into_api_error(&what))
+    }
+
+    fn recorder(&self, plugin: &PluginName) -> Arc<Recorder> {
+        let known = self.known();
+        let mut recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner);
+        recorders.retain(|name, _| known.contains_key(name.as_str()));
+        Arc::clone(recorders.entry(plugin.clone()).or_default())
     }
 
     fn url(&self, plugin: &PluginName) -> Result<Url, ApiError> {

@@ -14,6 +14,7 @@
 //! | time in a place | `deadline` |
 //! | bytes from and to the world | `traffic` for each reconcile, of which `message` at once |
 //! | writes | `write_rate` a minute for each object, and ten times as many new objects for each that is reconciled |
+//! | messages of gRPC | for each channel eight of `message` bytes that were sent and that the service has not read, and parts of 32 that have come and are not whole; 64 KiB of each call |
 //! | connections | one for each gRPC channel, `connections` for each database |
 //! | the log | `log_rate` lines a minute of `log_line` bytes |
 //! | what it watches | 32 controllers, 64 kinds and 128 watches by a mapping ([`crate::manifest`]); 1,000 names that one object refers to, 200,000 of all objects of a controller ([`crate::route`]) |
@@ -51,7 +52,7 @@ pub struct Limits {
     pub traffic: u64,
     /// Rows that one SQL statement may answer.
     pub rows: usize,
-    /// gRPC exchanges that one reconcile may hold open.
+    /// gRPC exchanges that one reconcile may hold open, and unary calls that it waits for.
     pub streams: usize,
     /// Events that the plugin may publish in a minute, on average; as many at once.
     pub event_rate: u64,
@@ -121,7 +122,7 @@ pub enum Limit {
     Message,
     /// The size of one gRPC message.
     GrpcMessage,
-    /// The size of all arguments that wait at the same time.
+    /// The size of all arguments that wait at the same time, or of gRPC messages that have come in part.
     Waiting,
     /// The size of all arguments and answers.
     Traffic,
@@ -129,7 +130,7 @@ pub enum Limit {
     List,
     /// Rows of an answer.
     Rows,
-    /// Open gRPC exchanges.
+    /// Open gRPC exchanges, and unary calls under way.
     Streams,
     /// Events a minute.
     EventRate,

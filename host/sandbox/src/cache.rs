@@ -39,6 +39,8 @@ const MARK_AGE: Duration = Duration::from_hours(24);
 const DRAFT_AGE: Duration = Duration::from_hours(1);
 /// An entry that was not used for that long goes; compiling it again costs seconds.
 const ENTRY_AGE: Duration = Duration::from_hours(30 * 24);
+/// Bytes of all entries: more are those of components that were replaced, and the folder they lie in may be a volume of 1 GiB.
+const MOST: u64 = 640 << 20;
 /// Write permission of group and others.
 const OTHERS_WRITE: u32 = 0o022;
 /// Any permission of group and others.
@@ -125,7 +127,7 @@ impl Cache {
                 });
             }
         }
-        sweep(&dir);
+        sweep(&dir, MOST);
         let key = read_key(key_file)?;
         let mut hasher = StableHasher(blake3::Hasher::new());
         engine.precompile_compatibility_hash().hash(&mut hasher);
@@ -169,13 +171,16 @@ impl Cache {
             draft.persist(&path).map_err(|error| error.error)
         })();
         written.map_err(|error| KeepError::Host(format!("cannot write {}: {error}", path.display())))?;
-        self.read(&path, digest).map_err(|why| {
+        let kept = self.read(&path, digest).map_err(|why| {
             let _ = fs::remove_file(&path);
             match why {
                 EntryError::Refused(why) => KeepError::Unfit(why),
                 why => KeepError::Host(format!("{}: {why}", path.display())),
             }
-        })
+        });
+        // Each version of a plugin is an entry, and a host runs for months. After this one was mapped, since it may be among what goes.
+        sweep(&self.dir, MOST);
+        kept
     }
 
     /// Remembers until the answer is dropped that this component is being compiled, even if the host dies meanwhile. The error: that it did, and should not try again.
@@ -243,25 +248,37 @@ fn map(engine: &Engine, file: &File) -> wasmtime::Result<Component> {
     unsafe { Component::deserialize_file(engine, path) }
 }
 
-/// Deletes drafts that a host left behind when it was killed, entries of components or engines that are used no more, and marks of long ago.
-fn sweep(dir: &Path) {
+/// Deletes drafts that a host left behind when it was killed, entries of components or engines that are used no more, marks of long ago, and what was not used for longest where all entries
+/// have more than `most` bytes. The newest one stays in any case. What is mapped stays so without its file.
+fn sweep(dir: &Path, most: u64) {
+    let mut entries = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
+        let is_entry = name.ends_with(ENTRY) && !name.starts_with(DRAFT);
         let kept = if name.starts_with(DRAFT) {
             DRAFT_AGE
-        } else if name.ends_with(ENTRY) {
+        } else if is_entry {
             ENTRY_AGE
         } else if name.ends_with(MARK) {
             MARK_AGE
         } else {
             continue;
         };
-        let age = entry.metadata().and_then(|meta| meta.modified()).map(|modified| modified.elapsed());
-        if let Ok(Ok(age)) = age
-            && age > kept
-        {
+        let Ok(meta) = entry.metadata() else { continue };
+        let Ok(modified) = meta.modified() else { continue };
+        if modified.elapsed().is_ok_and(|age| age > kept) {
             let _ = fs::remove_file(entry.path());
+        } else if is_entry {
+            entries.push((modified, meta.len(), entry.path()));
+        }
+    }
+    entries.sort_by_key(|(modified, ..)| std::cmp::Reverse(*modified));
+    let mut bytes = 0_u64;
+    for (position, (_, len, path)) in entries.into_iter().enumerate() {
+        bytes = bytes.saturating_add(len);
+        if position > 0 && bytes > most {
+            let _ = fs::remove_file(path);
         }
     }
 }
@@ -343,6 +360,47 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         assert!(matches!(why(), Some(EntryError::Owner(_))));
+    }
+
+    #[test]
+    fn entries_that_are_too_many_bytes_go_from_the_one_that_was_not_used_for_longest() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: u64, age: u64| {
+            let file = File::create(folder.path().join(name)).unwrap();
+            file.set_len(bytes).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+        };
+        let swept = |most: u64| {
+            sweep(folder.path(), most);
+            let mut left: Vec<_> = fs::read_dir(folder.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            left.sort();
+            left.join(" ")
+        };
+        write("new.cwasm", 60, 10);
+        write("used.cwasm", 30, 20);
+        write("old.cwasm", 30, 30);
+        write(".draft-1", 500, 40);
+        write("other", 500, 50);
+        write("unused.cwasm", 1, ENTRY_AGE.as_secs() + 10);
+        assert_eq!(swept(120), ".draft-1 new.cwasm old.cwasm other used.cwasm");
+        assert_eq!(swept(119), ".draft-1 new.cwasm other used.cwasm");
+        assert_eq!(swept(10), ".draft-1 new.cwasm other", "the newest is about to be used");
+    }
+
+    #[test]
+    fn a_store_sweeps_what_lies_there_too_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, key) = (folder.path().join("cache"), folder.path().join("key"));
+        let cache = Cache::open(&Engine::default(), &dir, &key).unwrap();
+        let stale = dir.join("x.cwasm");
+        let old = SystemTime::now() - ENTRY_AGE - Duration::from_secs(10);
+        File::create(&stale).unwrap().set_modified(old).unwrap();
+        // That it is no code is found out afterwards.
+        assert!(cache.keep(&Digest::of(b"a component"), cache.draft().unwrap()).is_err());
+        assert!(!stale.exists());
     }
 
     #[test]

@@ -8,13 +8,20 @@ use std::{
     time::Duration,
 };
 
-use futures::{Stream, StreamExt as _, stream};
+use bytes::{Buf as _, BufMut as _};
+use futures::{Stream, StreamExt as _, stream, stream::FuturesUnordered};
 use http_body_util::{BodyExt as _, StreamBody};
 use operetta_core::{limit::Limit, port::Objection};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{body::Body, codegen::Service, server, transport::Server};
+use tonic::{
+    body::Body,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+    codegen::Service,
+    server,
+    transport::Server,
+};
 use tower::service_fn;
 
 use super::*;
@@ -23,6 +30,42 @@ use crate::testing::{Drawer, ear};
 /// Of calls: longer than any test waits.
 const DEADLINE: Duration = Duration::from_mins(2);
 const SOON: Duration = Duration::from_secs(30);
+
+/// What the server takes messages for: bytes.
+#[derive(Debug, Clone, Copy)]
+struct Bytes;
+
+impl Codec for Bytes {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Bytes {
+    type Item = Vec<u8>;
+    type Error = Status;
+    fn encode(&mut self, item: Vec<u8>, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        out.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Bytes {
+    type Item = Vec<u8>;
+    type Error = Status;
+    fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        let mut message = vec![0; bytes.remaining()];
+        bytes.copy_to_slice(&mut message);
+        Ok(Some(message))
+    }
+}
 
 /// A server, and what it saw.
 #[derive(Clone)]
@@ -143,6 +186,25 @@ impl Echo {
                 let frames = stream::iter([Ok::<_, Infallible>(message), Ok(http_body::Frame::trailers(trailers))]);
                 let response = http::Response::builder().header("content-type", "application/grpc");
                 response.body(Body::new(StreamBody::new(frames).boxed_unsync())).unwrap()
+            }
+            // Takes a call and reads none of it.
+            "/test.Echo/Deaf" => {
+                let deaf = move |request: Request<Streaming<Vec<u8>>>| {
+                    let waiting = Waiting::new(&waiting);
+                    async move {
+                        let (_waiting, _request) = (waiting, request);
+                        std::future::pending::<Result<Response<Messages>, Status>>().await
+                    }
+                };
+                grpc.streaming(service_fn(deaf), request).await
+            }
+            // Half of a message, and never the rest.
+            "/test.Echo/Part" => {
+                let part = [&[0][..], &200_000_u32.to_be_bytes(), &vec![7; 100_000]].concat();
+                let part = stream::iter([Ok::<_, Infallible>(http_body::Frame::data(bytes::Bytes::from(part)))]);
+                let frames = StreamBody::new(part.chain(stream::pending()));
+                let response = http::Response::builder().header("content-type", "application/grpc");
+                response.body(Body::new(frames.boxed_unsync())).unwrap()
             }
             "/test.Echo/GiveUp" => Status::cancelled("no time").into_http(),
             _ => Status::unimplemented("no such method").into_http(),
@@ -495,6 +557,49 @@ async fn dropping_a_call_cancels_it_at_the_service() {
     scene.until_waiting(1).await;
     drop(exchange);
     scene.until_waiting(0).await;
+}
+
+#[tokio::test]
+async fn messages_that_a_service_does_not_read_are_held_up_to_a_bound_and_let_go_with_their_calls() {
+    const MESSAGE: usize = 1 << 20;
+    let mut scene = scene().await;
+    let wide = channels(&format!("http://{}", scene.at), MESSAGE).await;
+    let channel = channel();
+    let open = async || {
+        let deadline = Some(Duration::from_secs(1));
+        soon(wide.open(&channel, GrpcCall { deadline, ..call("Deaf") })).await.unwrap()
+    };
+    let fill = async |exchange: &dyn Exchange| {
+        let mut sent = 0;
+        while soon(exchange.send(vec![0; MESSAGE])).await.is_ok() {
+            sent += 1;
+        }
+        sent
+    };
+    let (one, two, three) = (open().await, open().await, open().await);
+    let (first, second, third) = tokio::join!(fill(&*one), fill(&*two), fill(&*three));
+    // A window of HTTP/2 takes less than one of them.
+    assert!(first + second + third <= 9, "{first} {second} {third}");
+    drop((one, two, three));
+    scene.until_waiting(0).await;
+    for _ in 0..20 {
+        soon(wide.unary(&channel, call("Echo"), vec![0; MESSAGE])).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn messages_that_never_end_are_held_up_to_a_bound_and_then_refused() {
+    let scene = scene().await;
+    let wide = channels(&format!("http://{}", scene.at), 200_000).await;
+    let channel = channel();
+    let mut calls: FuturesUnordered<_> = (0..80).map(|_| wide.unary(&channel, call("Part"), vec![])).collect();
+    let status = soon(calls.next()).await.unwrap().unwrap_err();
+    assert_eq!((status.code, status.objection), (8, Some(Objection::Limit(Limit::Waiting))), "{status:?}");
+    let told = status.message.contains("channel echo") && status.message.contains("limits.messageKiB");
+    assert!(told, "{status:?}");
+    drop(calls);
+    let reply = soon(wide.unary(&channel, call("Echo"), vec![1; 150_000])).await.unwrap();
+    assert_eq!(reply.message.len(), 150_000);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use tonic::{
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
 };
 
-use super::metadata;
+use super::{load::Load, metadata};
 use crate::credentials::{Credentials, Unready, Values, Vault};
 
 /// gRPC's status of one who is not known.
@@ -35,6 +35,8 @@ pub(super) struct Wire {
     parts: Parts,
     credentials: Credentials,
     link: ArcSwap<Link>,
+    /// Of all calls, over whatever connection.
+    pub load: Arc<Load>,
     /// Told what is not the plugin's to know.
     aside: Aside,
 }
@@ -55,8 +57,8 @@ pub(super) struct Link {
 }
 
 impl Wire {
-    /// Reads the credentials; connects to nothing yet.
-    pub async fn read(spec: &ChannelSpec, vault: &Arc<dyn Vault>, aside: Aside) -> Result<Self, Unready> {
+    /// Reads the credentials; connects to nothing yet. A message has at most `limit` bytes.
+    pub async fn read(spec: &ChannelSpec, limit: usize, vault: &Arc<dyn Vault>, aside: Aside) -> Result<Self, Unready> {
         let parts = Parts {
             ca: spec.ca_from.as_ref().and_then(operetta_api::FromKey::reference),
             token: spec.token_from.as_ref().map(operetta_api::FromSecret::reference),
@@ -65,7 +67,8 @@ impl Wire {
         let whose = format!("channel {}", spec.name);
         let credentials = Credentials::read(whose, vault, spec.references()).await?;
         let link = parts.link(spec, credentials.current())?;
-        Ok(Self { spec: spec.clone(), parts, credentials, link: ArcSwap::from_pointee(link), aside })
+        let (link, load) = (ArcSwap::from_pointee(link), Load::new(&spec.name, limit));
+        Ok(Self { spec: spec.clone(), parts, credentials, link, load, aside })
     }
 
     /// As it is now.
@@ -84,6 +87,9 @@ impl Wire {
         // What tonic makes of a failure of its own has a cause; what came over the wire has none.
         if std::error::Error::source(status).is_some() {
             let mut source = std::error::Error::source(status);
+            if let Some(exceeded) = source.and_then(<dyn std::error::Error>::downcast_ref::<Exceeded>) {
+                return exceeded.clone().into();
+            }
             while let Some(error) = source {
                 message = format!("{message}: {error}");
                 source = error.source();

@@ -193,3 +193,35 @@ async fn a_file_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_component_that_is_too_long_is_not_read_and_named() {
+    assert_eq!(MAX_WASM, operetta_sandbox::CompileLimits::default().component as u64);
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.yaml"), "x").unwrap();
+    // It takes no room on the disk.
+    fs::File::create(dir.path().join("a.wasm")).unwrap().set_len(MAX_WASM + 1).unwrap();
+    let mut directory = Directory::watch(dir.path()).unwrap();
+    let (name, entry) = next(&mut directory).await;
+    let told =
+        matches!(&entry, Entry::Incomplete(why) if why.contains("a.wasm has 67108865 bytes and at most 67108864"));
+    assert!(name == "a" && told, "{entry:?}");
+}
+
+#[test]
+fn a_file_is_read_to_its_bound_and_no_further_even_where_it_says_that_it_is_empty() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "12345").unwrap();
+    assert_eq!(read(file.path(), 5).unwrap(), b"12345");
+    assert!(read(file.path(), 4).unwrap_err().contains("has 5 bytes and at most 4"));
+    // Of such a file the length is known at its end only.
+    assert!(read(Path::new("/proc/self/status"), 10).unwrap_err().contains("has 11 bytes and at most 10"));
+}
+
+#[test]
+fn of_a_component_only_the_digest_is_kept() {
+    let of = |wasm: &str| present(wasm, "x").outline();
+    let Entry::Present { wasm, yaml } = of(&"1".repeat(1_000)) else { panic!() };
+    assert_eq!((wasm.len(), yaml.as_str()), (64, "x"));
+    assert_ne!(of("1"), of("2"));
+}

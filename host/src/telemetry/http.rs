@@ -1,17 +1,35 @@
 //! The two small HTTP servers of every kubebuilder manager: metrics, and health probes.
+//!
+//! Any pod may reach them. So whoever connects and says nothing is cut off, and **whoever holds many connections keeps nobody else out**: beyond [`MOST`] the oldest one goes, and a probe
+//! is answered sooner than it gets old.
 
 use std::{
-    future::Future,
+    collections::VecDeque,
     net::SocketAddr,
+    pin::pin,
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
 use anyhow::Context as _;
-use axum::{Router, http::StatusCode, response::IntoResponse, routing::get};
-use tokio::net::TcpListener;
+use axum::{Router, http::StatusCode, response::IntoResponse, routing::get, serve::Listener};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::AbortHandle,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::Metrics;
+
+/// The head of a request must be there this soon after its connection, or after the request before it.
+const HEAD: Duration = Duration::from_secs(10);
+/// Connections of one server: the kubelet has one at a time, and each Prometheus another.
+const MOST: usize = 64;
 
 /// Whether the host does its work.
 #[derive(Default)]
@@ -82,8 +100,8 @@ pub async fn serve(
     };
     let probes_page = Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(ready));
     Ok((
-        listen("--metrics-bind-address", metrics.0, metrics_page, stop.clone().cancelled_owned()).await?,
-        listen("--health-probe-bind-address", probes.0, probes_page, stop.clone().cancelled_owned()).await?,
+        listen("--metrics-bind-address", metrics.0, metrics_page, stop).await?,
+        listen("--health-probe-bind-address", probes.0, probes_page, stop).await?,
     ))
 }
 
@@ -91,7 +109,7 @@ async fn listen(
     flag: &str,
     address: &str,
     page: Router,
-    stop: impl Future<Output = ()> + Send + 'static,
+    stop: &CancellationToken,
 ) -> anyhow::Result<Option<SocketAddr>> {
     if address == "0" {
         return Ok(None);
@@ -108,20 +126,48 @@ async fn listen(
     let listener = bound
         .with_context(|| format!("{flag} {address}: cannot listen there; choose another address, or 0 for none"))?;
     let local = listener.local_addr()?;
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, page).with_graceful_shutdown(stop).await {
-            tracing::error!(%error, "an HTTP server ended");
-        }
-    });
+    tokio::spawn(accept(listener, page, stop.clone()));
     Ok(Some(local))
+}
+
+/// Takes connections until `stop`.
+async fn accept(mut listener: TcpListener, page: Router, stop: CancellationToken) {
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        let (stream, _) = tokio::select! {
+            accepted = Listener::accept(&mut listener) => accepted,
+            () = stop.cancelled() => return,
+        };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= MOST
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        open.push_back(tokio::spawn(converse(stream, page.clone(), stop.clone())).abort_handle());
+    }
+}
+
+/// Answers the requests of one connection; after `stop` the one that it is at.
+async fn converse(stream: TcpStream, page: Router, stop: CancellationToken) {
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(page)));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection for metrics or probes broke off");
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::{
-        io::{AsyncReadExt as _, AsyncWriteExt as _},
-        net::TcpStream,
-    };
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
@@ -154,6 +200,32 @@ mod tests {
         assert!(status.contains("200") && body.ends_with("# EOF\n"), "{status} {body}");
         assert!(get(metrics, "/healthz").await.0.contains("404"));
         stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_keeps_nobody_out_and_is_cut_off() {
+        let stop = CancellationToken::new();
+        let (_, probes) = serve(("0", Arc::default()), ("127.0.0.1:0", Arc::default()), &stop).await.unwrap();
+        let probes = probes.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..=MOST {
+            silent.push(TcpStream::connect(probes).await.unwrap());
+        }
+        // The oldest goes at once.
+        let soon = Duration::from_secs(30);
+        let mut first = silent.remove(0);
+        let read = async { first.read(&mut [0; 1]).await };
+        assert!(matches!(tokio::time::timeout(soon, read).await.unwrap(), Ok(0) | Err(_)));
+        assert!(get(probes, "/healthz").await.0.contains("200"));
+
+        // And one of which half a head came after a while.
+        let mut half = TcpStream::connect(probes).await.unwrap();
+        half.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+        let mut answer = Vec::new();
+        let _ = tokio::time::timeout(HEAD * 10, half.read_to_end(&mut answer)).await.expect("it is cut off");
+        assert!(began.elapsed() <= HEAD * 2 && !answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
     }
 
     #[tokio::test]

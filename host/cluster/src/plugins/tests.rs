@@ -29,3 +29,32 @@ async fn a_cluster_without_the_kind_has_no_plugins_and_is_not_asked_again_and_ag
     assert!(asked() - before <= 61, "{} requests", asked() - before);
     assert!(api.sent().iter().all(|s| !s.path.ends_with("/plugins")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_publishes_without_measure_leaves_the_others_their_events() {
+    let api = FakeApi::new(|_| Some((201, json!({}))));
+    let plugins = Plugins::new(&api.cluster(), Namespace::parse("operetta-system").unwrap(), None).unwrap();
+    let name = |name: &str| PluginName::parse(name).unwrap();
+    for name in ["noisy", "quiet"] {
+        let metadata = json!({"name": name, "uid": format!("of-{name}"), "resourceVersion": "1"});
+        plugins.known().insert(name.to_owned(), json!({"metadata": metadata}));
+    }
+    let publish = async |plugin: &str, note: &str| {
+        plugins.publish(&name(plugin), Severity::Warning, "Failed", note).await.unwrap();
+    };
+    let published = |plugin: &str| {
+        let events = api.sent();
+        let of = |sent: &&crate::testing::Sent| sent.method == "POST" && sent.body.contains(&format!("of-{plugin}"));
+        events.iter().filter(of).count()
+    };
+    for number in 0..100 {
+        publish("noisy", &format!("for the {number}th reason")).await;
+    }
+    publish("quiet", "for one").await;
+    assert!(published("noisy") < 100, "it has a measure");
+    assert_eq!(published("quiet"), 1);
+    // And nothing is kept of those that are gone.
+    plugins.known().remove("noisy");
+    publish("quiet", "for another").await;
+    assert_eq!(plugins.recorders.lock().unwrap().keys().map(PluginName::as_str).collect::<Vec<_>>(), ["quiet"]);
+}

@@ -37,6 +37,8 @@ impl Effects {
     pub async fn unary(&self, channel: &str, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
         let effect = async {
             let (channel, call) = self.allow_grpc(channel, call, message.len())?;
+            // An answer that is never whole holds as much as a stream does.
+            let _place = self.tally.stream()?;
             let reply = self.ports.channels.unary(&channel, call, message).await;
             let reply = self.tally.told(reply)?;
             self.tally.answer(reply.message.len(), Limit::GrpcMessage)?;

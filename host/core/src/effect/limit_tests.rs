@@ -233,6 +233,22 @@ async fn exchanges_are_limited_in_number_and_their_messages_in_length() {
 }
 
 #[tokio::test]
+async fn a_unary_call_takes_the_place_of_an_exchange_while_it_lasts() {
+    let fake = fake(&[]);
+    let effects = limited(&fake, Limits { streams: 1, ..Limits::default() });
+    let exchange = effects.open("shop", call("/a.B/Open")).await.unwrap();
+    let second = effects.unary("shop", call("/a.B/C"), vec![]).await.unwrap_err();
+    assert!(second.code == 8 && second.message.contains("unary calls among them"), "{second}");
+    assert_eq!((second.objection, met(&fake)), (Some(Objection::Limit(Limit::Streams)), vec![Limit::Streams]));
+    drop(exchange);
+    // Each gives its place back, whether it was answered or not.
+    for path in ["/a.B/C", "/a.B/Closed", "/a.B/C"] {
+        assert_eq!(effects.unary("shop", call(path), vec![]).await.is_ok(), path == "/a.B/C");
+    }
+    assert_eq!(met(&fake), []);
+}
+
+#[tokio::test]
 async fn what_an_exchange_does_counts_as_host_calls() {
     let fake = fake(&[]);
     let effects = limited(&fake, Limits { host_calls: 3, ..Limits::default() });

@@ -286,11 +286,14 @@ impl Tally {
         })
     }
 
-    /// Holds a place for an open exchange.
+    /// Holds a place for an open exchange, or for a unary call.
     pub fn stream(self: &Arc<Self>) -> Result<Held, Exceeded> {
         let most = self.limits.streams;
         self.hold(|tally| &tally.streams, 1, most).map_err(|()| {
-            self.exceed(Limit::Streams, format!("the reconcile holds {most} open exchanges already; drop some first"))
+            let what = format!(
+                "the reconcile holds {most} open exchanges already, unary calls among them; drop or await some first"
+            );
+            self.exceed(Limit::Streams, what)
         })
     }
 
