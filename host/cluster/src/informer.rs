@@ -19,12 +19,12 @@ use std::{
 
 use async_trait::async_trait;
 use operetta_core::{
-    cache::{Extent, Informers, Subscription},
+    cache::{Extent, Informers, Subscription, changes},
     name::Actor,
     port::ApiError,
     resource::{ObjectKey, Resource},
 };
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use self::budget::CacheBudget;
@@ -174,8 +174,8 @@ impl Informers for SharedInformers {
                 self.parts.access.check(whose, actor, resource, extent).await?;
             }
         }
-        let (sender, changes) = mpsc::unbounded_channel();
-        let tap = Arc::new(Tap::new(sender, extents.len()));
+        let (teller, changes) = changes::channel();
+        let tap = Arc::new(Tap::new(teller, extents.len()));
         let join = |extent: &Extent| self.join(Watched::of(actor, resource, extent.clone()), actor, &tap);
         let seats: Vec<Seat> = extents.iter().map(join).collect();
         Ok(Subscription { kind: self.parts.discovery.watch(resource), changes, guard: Box::new(seats) })

@@ -9,11 +9,11 @@ use std::{
 };
 
 use operetta_core::{
-    cache::{Cached, Change},
+    cache::{Cached, Change, changes::Teller},
     name::{Actor, Namespace, PluginName},
     resource::ObjectKey,
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tracing::warn;
 
 use super::{
@@ -27,28 +27,27 @@ use crate::{
 
 /// Where one subscription is told of changes; shared by its informers where it has several namespaces.
 pub struct Tap {
-    sender: Mutex<Option<mpsc::UnboundedSender<Change>>>,
+    teller: Mutex<Option<Teller>>,
     /// How many of its informers have not told all that exists.
     behind: AtomicUsize,
 }
 
 impl Tap {
     /// For so many informers. Synced at once where there are none.
-    pub fn new(sender: mpsc::UnboundedSender<Change>, informers: usize) -> Self {
+    pub fn new(teller: Teller, informers: usize) -> Self {
         if informers == 0 {
-            let _ = sender.send(Change::Synced);
+            teller.tell(Change::Synced);
         }
-        Self { sender: Mutex::new(Some(sender)), behind: AtomicUsize::new(informers) }
+        Self { teller: Mutex::new(Some(teller)), behind: AtomicUsize::new(informers) }
     }
 
-    fn sender(&self) -> MutexGuard<'_, Option<mpsc::UnboundedSender<Change>>> {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    fn teller(&self) -> MutexGuard<'_, Option<Teller>> {
+        self.teller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, change: Change) {
-        if let Some(sender) = &*self.sender() {
-            // A receiver that is gone will leave its seat soon.
-            let _ = sender.send(change);
+        if let Some(teller) = &*self.teller() {
+            teller.tell(change);
         }
     }
 
@@ -59,12 +58,12 @@ impl Tap {
     }
 
     fn is_open(&self) -> bool {
-        self.sender().is_some()
+        self.teller().is_some()
     }
 
     /// Ends the subscription's stream.
     fn close(&self) {
-        *self.sender() = None;
+        *self.teller() = None;
     }
 }
 

@@ -20,9 +20,10 @@ use crate::{
 /// What a subscription was told so far: `+NAME VERSION`, `-NAME`, `~NAME VERSION`, `synced`; initial ones in parentheses.
 fn told(subscription: &mut Subscription) -> Vec<String> {
     let mut told = Vec::new();
-    while let Ok(change) = subscription.changes.try_recv() {
+    while let Some(change) = subscription.changes.try_recv() {
         told.push(match change {
             Change::Synced => "synced".to_owned(),
+            Change::Missed => "missed".to_owned(),
             Change::Object { key, old, new, initial } => {
                 let text = match (&old, &new) {
                     (None, Some(new)) => format!("+{} {}", key.name, new.meta.resource_version),
@@ -477,7 +478,7 @@ async fn what_has_no_room_is_told_all_the_same_and_read_from_the_api_server() {
     let mut whole = Vec::new();
     let mut told = 0;
     until("all is told", || {
-        while let Ok(change) = subscription.changes.try_recv() {
+        while let Some(change) = subscription.changes.try_recv() {
             if let Change::Object { new: Some(new), .. } = change {
                 whole.push(new.json.len() > 10_000);
             }
@@ -522,10 +523,11 @@ async fn who_comes_when_the_caches_are_full_is_told_whole_objects_by_another_lis
     let mut second = subscribe(&cluster, "q").await;
     let mut all = Vec::new();
     until("the second is told", || {
-        while let Ok(change) = second.changes.try_recv() {
+        while let Some(change) = second.changes.try_recv() {
             match change {
                 Change::Object { key, new, .. } => all.push((key.name.to_string(), new.unwrap().json.len() > 10_000)),
                 Change::Synced => all.push(("synced".to_owned(), true)),
+                Change::Missed => panic!("it is not far behind"),
             }
         }
         all.len() == 3
