@@ -28,10 +28,10 @@ use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use self::budget::CacheBudget;
-pub(crate) use self::store::{Informer, Reading};
+pub(crate) use self::store::{Reading, View};
 use self::{
     run::{Parts, run},
-    store::Tap,
+    store::{Informer, Tap},
 };
 use crate::{
     access::{Access, Whose},
@@ -99,19 +99,21 @@ impl SharedInformers {
         self.running_informers().len()
     }
 
-    /// The synced informer that a plugin subscribes to and whose watch sees all of an extent, if there is one.
-    pub(crate) fn covering(&self, actor: &Actor, resource: &Resource, extent: &Extent) -> Option<Arc<Informer>> {
-        let running = self.running_informers();
-        let mut covering = extent.wider().filter_map(|extent| running.get(&Watched::of(actor, resource, extent)));
-        covering.find(|running| running.informer.serves(actor)).map(|running| Arc::clone(&running.informer))
+    fn informer(&self, watched: &Watched) -> Option<Arc<Informer>> {
+        self.running_informers().get(watched).map(|running| Arc::clone(&running.informer))
+    }
+
+    /// The synced informer that a plugin subscribes to and whose watch sees all of an extent, if there is one. Whoever works long with one informer keeps nobody from the others.
+    pub(crate) fn covering<'a>(&self, actor: &'a Actor, resource: &Resource, extent: &Extent) -> Option<View<'a>> {
+        let mut wider = extent.wider().filter_map(|extent| self.informer(&Watched::of(actor, resource, extent)));
+        wider.find(|informer| informer.serves(actor)).map(|informer| View::new(informer, actor))
     }
 
     /// All informers that will see a write of this object by this plugin.
-    pub(crate) fn seeing(&self, actor: &Actor, resource: &Resource, key: &ObjectKey) -> Vec<Arc<Informer>> {
-        let running = self.running_informers();
+    pub(crate) fn seeing<'a>(&self, actor: &'a Actor, resource: &Resource, key: &ObjectKey) -> Vec<View<'a>> {
         let object = Extent::from(key);
-        let covering = object.wider().filter_map(|extent| running.get(&Watched::of(actor, resource, extent)));
-        covering.map(|running| Arc::clone(&running.informer)).collect()
+        let covering = object.wider().filter_map(|extent| self.informer(&Watched::of(actor, resource, extent)));
+        covering.map(|informer| View::new(informer, actor)).collect()
     }
 
     fn join(&self, watched: Watched, actor: &Actor, tap: &Arc<Tap>) -> Seat {

@@ -75,7 +75,8 @@ async fn recheck(informer: &Informer, parts: &Parts) {
         // Side by side, since each may have to wait for an answer.
         let actors = informer.actors();
         join_all(actors.iter().map(|actor| may_still(Whose::AccountAnew, informer, parts, actor))).await;
-        if informer.has_room_again() {
+        // Here, and so not more often than a list is worth: who writes faster than is remembered would otherwise have one list follow the other.
+        if informer.has_room_again() || informer.is_outrun() {
             informer.relist.notify_one();
         }
     }

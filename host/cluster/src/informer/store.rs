@@ -1,7 +1,10 @@
 //! The state of one informer: its objects, who is told of them, and the writes laid over them. Everything here is one short lock and never waits.
 
+mod view;
+
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Bound,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -10,20 +13,18 @@ use std::{
 
 use operetta_core::{
     cache::{Cached, Change, changes::Teller},
-    name::{Actor, Namespace, PluginName},
+    name::{Actor, Namespace, ObjectName, PluginName},
     resource::ObjectKey,
 };
 use tokio::sync::Notify;
 use tracing::warn;
 
+pub use self::view::{Reading, View};
 use super::{
     Watched,
     budget::{CacheBudget, Charge},
 };
-use crate::{
-    object::Entry,
-    overlay::{Overlay, Written},
-};
+use crate::{object::Entry, overlay::Overlay};
 
 /// Where one subscription is told of changes; shared by its informers where it has several namespaces.
 pub struct Tap {
@@ -86,17 +87,6 @@ struct Kept {
     is_readable: bool,
 }
 
-/// What a cache answers of one object.
-#[derive(Debug, Clone)]
-pub enum Reading {
-    /// This.
-    Known(Entry),
-    /// There is none.
-    Absent,
-    /// Ask the API server.
-    Live,
-}
-
 /// One informer.
 pub struct Informer {
     /// What it watches.
@@ -113,7 +103,8 @@ pub struct Informer {
 #[derive(Default)]
 struct State {
     store: BTreeMap<ObjectKey, Kept>,
-    overlay: Overlay,
+    /// What each plugin wrote.
+    overlays: HashMap<Actor, Overlay>,
     subscribers: BTreeMap<u64, Subscriber>,
     /// All that exists is in the store.
     synced: bool,
@@ -244,6 +235,13 @@ impl Informer {
         !state.is_listing() && bytes > 0 && self.budget.has_room(state.plugins(), smallest.max(bytes / GOOD_PART))
     }
 
+    /// Whether one of its plugins wrote more than is remembered until the informer sees it, so that only a list settles it; never while one is under way.
+    pub fn is_outrun(&self) -> bool {
+        let state = self.state();
+        let is_outrun = |s: &Subscriber| state.overlays.get(&s.actor).is_some_and(Overlay::is_overflowing);
+        !state.is_listing() && state.subscribers.values().any(is_outrun)
+    }
+
     /// A list begins.
     pub fn list_begins(&self) {
         let mut state = self.state();
@@ -253,7 +251,7 @@ impl Informer {
         }
         state.lists = state.lists.saturating_add(1);
         state.listed.clear();
-        state.overlay.list_begins();
+        state.lay_anew(Overlay::list_begins);
     }
 
     /// A list is complete: what it did not name is gone.
@@ -264,7 +262,7 @@ impl Informer {
         for key in gone {
             state.remove(&key, true);
         }
-        state.overlay.list_complete();
+        state.lay_anew(Overlay::list_complete);
         state.ended = state.lists;
         state.full = state.store.values().any(|kept| !kept.charge.is_whole());
         let list = state.lists;
@@ -284,7 +282,7 @@ impl Informer {
     fn put(&self, key: ObjectKey, entry: Entry, is_readable: bool, initial: bool) {
         let comparable = self.comparable();
         let mut state = self.state();
-        state.overlay.saw(&key, &entry, comparable);
+        state.lay_anew(|overlay| overlay.saw(&key, &entry, comparable));
         if initial {
             state.listed.insert(key.clone());
         }
@@ -325,7 +323,7 @@ impl Informer {
     /// An object is gone; `last` is how it was at its end.
     pub fn delete(&self, key: &ObjectKey, last: &Entry) {
         let mut state = self.state();
-        state.overlay.saw_end(key, last);
+        state.lay_anew(|overlay| overlay.saw_end(key, last));
         state.version.clone_from(&last.cached.meta.resource_version);
         state.remove(key, false);
     }
@@ -343,111 +341,9 @@ impl Informer {
         for key in all {
             state.remove(&key, false);
         }
-        state.overlay = Overlay::default();
+        state.overlays.clear();
         state.ended = state.lists;
         state.all_told(u64::MAX);
-    }
-
-    // Reads.
-
-    /// One object.
-    pub fn get(&self, key: &ObjectKey) -> Reading {
-        let state = self.state();
-        let stored = state.store.get(key);
-        match (state.overlay.get(key), stored) {
-            (Some(Written::There(own)), _) => Reading::Known(own),
-            (Some(Written::Uncertain), _) => Reading::Live,
-            (Some(Written::Gone { uid }), Some(stored)) if stored.entry.cached.meta.uid == uid => Reading::Absent,
-            (_, Some(stored)) if stored.charge.is_whole() => Reading::Known(stored.entry.clone()),
-            (_, Some(_)) => Reading::Live,
-            (_, None) => Reading::Absent,
-        }
-    }
-
-    /// What is known of an object, and be it its metadata.
-    pub fn outline(&self, key: &ObjectKey) -> Option<Entry> {
-        self.state().store.get(key).map(|kept| kept.entry.clone())
-    }
-
-    /// One object, unless a write of it is under way, so that what it holds now is open.
-    pub fn settled(&self, key: &ObjectKey) -> Reading {
-        if self.state().overlay.is_under_way(key) { Reading::Live } else { self.get(key) }
-    }
-
-    /// The objects of a namespace (none: all) and a version of the collection; none where one of them must be read live.
-    pub fn list(&self, namespace: Option<&Namespace>) -> Option<(Vec<Entry>, String)> {
-        let state = self.state();
-        let within = |key: &ObjectKey| namespace.is_none() || key.namespace.as_ref() == namespace;
-        let overlay: Vec<_> = state.overlay.all()?.filter(|(key, _)| within(key)).collect();
-        if overlay.iter().any(|(_, written)| matches!(written, Written::Uncertain)) {
-            return None;
-        }
-        let stored = state.store.iter().filter(|(key, _)| within(key));
-        // None where one is not held whole.
-        let stored = stored.map(|(key, kept)| kept.charge.is_whole().then_some((key, &kept.entry)));
-        if overlay.is_empty() {
-            let all: Option<_> = stored.map(|whole| whole.map(|(_, entry)| entry.clone())).collect();
-            return Some((all?, state.version.clone()));
-        }
-        let mut all: BTreeMap<&ObjectKey, &Entry> = stored.collect::<Option<_>>()?;
-        for (key, written) in overlay {
-            match written {
-                Written::There(own) => {
-                    all.insert(key, own);
-                }
-                Written::Gone { uid } => {
-                    if all.get(key).is_some_and(|entry| entry.cached.meta.uid == *uid) {
-                        all.remove(key);
-                    }
-                }
-                Written::Uncertain => return None,
-            }
-        }
-        Some((all.into_values().cloned().collect(), state.version.clone()))
-    }
-
-    // Own writes.
-
-    /// A write begins.
-    pub fn write_begins(&self, key: &ObjectKey) {
-        self.state().overlay.begin(key);
-    }
-
-    /// A write ended without a change, or with an unknown outcome.
-    pub fn write_ends(&self, key: &ObjectKey, unknown: bool) {
-        let mut state = self.state();
-        state.overlay.end(key, unknown);
-        if state.overlay.is_overflowing() {
-            self.relist.notify_one();
-        }
-    }
-
-    /// A write was answered with an object.
-    pub fn write_answered(&self, key: &ObjectKey, entry: Entry) {
-        let comparable = self.comparable();
-        let state = &mut *self.state();
-        // What has no room in the cache has none here.
-        if !self.budget.has_room(state.plugins(), entry.size()) {
-            state.overlay.end(key, true);
-            return;
-        }
-        state.overlay.answered(key, entry, state.store.get(key).map(|kept| &kept.entry), comparable);
-        if state.overlay.is_overflowing() {
-            self.relist.notify_one();
-        }
-    }
-
-    /// A write was answered with the end of an incarnation.
-    pub fn write_removed(&self, key: &ObjectKey, uid: String) {
-        let state = &mut *self.state();
-        state.overlay.gone(key, uid, state.store.get(key).map(|kept| &kept.entry));
-    }
-
-    /// A live read found this.
-    pub fn read_live(&self, key: &ObjectKey, found: Option<Entry>) {
-        let comparable = self.comparable();
-        let state = &mut *self.state();
-        state.overlay.settled(key, found, state.store.get(key).map(|kept| &kept.entry), comparable);
     }
 }
 
@@ -473,6 +369,25 @@ impl State {
                 kept.entry = kept.entry.clone().outline();
             }
         }
+    }
+
+    /// The informer saw something: what lies over the cache may be settled by it.
+    fn lay_anew(&mut self, saw: impl Fn(&mut Overlay)) {
+        self.overlays.retain(|_, overlay| {
+            saw(overlay);
+            !overlay.is_idle()
+        });
+    }
+
+    /// The objects of a namespace; none: all.
+    fn within<'a>(&'a self, namespace: Option<&'a Namespace>) -> impl Iterator<Item = (&'a ObjectKey, &'a Kept)> {
+        // The first of all names. A cache of many namespaces is not walked through for one of them.
+        let first = |namespace: &Namespace| {
+            Some(ObjectKey { namespace: Some(namespace.clone()), name: ObjectName::parse("!").ok()? })
+        };
+        let from = namespace.and_then(first).map_or(Bound::Unbounded, Bound::Included);
+        let all = self.store.range((from, Bound::Unbounded));
+        all.take_while(move |(key, _)| namespace.is_none() || key.namespace.as_ref() == namespace)
     }
 
     fn tell(&self, change: &Change) {

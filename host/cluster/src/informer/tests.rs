@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use operetta_core::{
-    cache::{Change, Scope},
+    cache::{Cached, Change, Scope},
     port::ListOptions,
 };
 use serde_json::{Value, json};
@@ -14,6 +14,8 @@ use crate::{
     access::LOOK_AGAIN_AFTER,
     answer::Purpose,
     identity::Impersonation,
+    object::Entry,
+    overlay::MOST,
     testing::{FakeApi, Sent, actor, caller, key, namespace, status, thing, things, until},
 };
 
@@ -464,8 +466,8 @@ fn with_room(api: &Arc<FakeApi>, bytes: usize) -> (Cluster, Arc<CacheBudget>) {
     (Cluster::new(client.clone(), Arc::new(Impersonation::new(client)), Arc::clone(&budget)), budget)
 }
 
-fn cached(cluster: &Cluster, who: &str) -> Arc<Informer> {
-    cluster.informers.covering(&actor(who), &things(), &Extent::default()).unwrap()
+fn cached<'a>(cluster: &Cluster, who: &'a Actor) -> View<'a> {
+    cluster.informers.covering(who, &things(), &Extent::default()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -488,13 +490,14 @@ async fn what_has_no_room_is_told_all_the_same_and_read_from_the_api_server() {
     })
     .await;
     assert_eq!(whole, [true; 3], "whoever is told sees the whole object");
-    let informer = cached(&cluster, "p");
+    let p = actor("p");
+    let informer = cached(&cluster, &p);
     assert!(
         matches!(informer.get(&key("a")), Reading::Known(_)) && matches!(informer.get(&key("b")), Reading::Known(_))
     );
     assert!(matches!(informer.get(&key("c")), Reading::Live) && matches!(informer.get(&key("d")), Reading::Absent));
-    assert!(informer.list(None).is_none(), "a list has to be whole");
-    assert!(informer.list(Some(&namespace("other"))).is_some());
+    assert!(informer.list(None, None).is_none(), "a list has to be whole");
+    assert!(informer.list(Some(&namespace("other")), None).is_some());
     assert_eq!((budget.outlines(), budget.held().len()), (1, 1));
     assert!(!informer.has_room_again());
 
@@ -597,7 +600,8 @@ async fn an_object_that_cannot_be_read_is_there_all_the_same() {
     let (cluster, budget) = with_room(&api, 1 << 20);
     let mut subscription = subscribe(&cluster, "p").await;
     expect(&mut subscription, &["(+a 1)", "(+deep 2)", "synced"]).await;
-    let informer = cached(&cluster, "p");
+    let p = actor("p");
+    let informer = cached(&cluster, &p);
     assert!(
         matches!(informer.get(&key("a")), Reading::Known(_)) && matches!(informer.get(&key("deep")), Reading::Live)
     );
@@ -623,7 +627,8 @@ async fn a_list_under_way_ends_before_another_begins_however_often_somebody_asks
     let cluster = api.cluster();
     let mut subscription = subscribe(&cluster, "p").await;
     expect(&mut subscription, &["(+a 1)", "synced"]).await;
-    let informer = cached(&cluster, "p");
+    let p = actor("p");
+    let informer = cached(&cluster, &p);
     let lists = || api.sent().iter().filter(|sent| sent.path.ends_with("/things") && !sent.is_watch()).count();
     let before = lists();
     for _ in 0..100 {
@@ -649,4 +654,98 @@ async fn who_leaves_pays_no_more() {
     drop(first);
     assert_eq!(payers(), ["q"]);
     assert_eq!(budget.outlines(), 0);
+}
+
+fn entry(object: Value) -> Entry {
+    Entry::of(object, "x.example.com/v1", "Thing").unwrap().1
+}
+
+/// The version that a cache knows, or why not.
+fn version(cache: &View<'_>, name: &str) -> String {
+    match cache.get(&key(name)) {
+        Reading::Known(entry) => entry.cached.meta.resource_version.clone(),
+        Reading::Absent => "absent".to_owned(),
+        Reading::Live => "live".to_owned(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_in_doubt_take_the_cache_from_who_wrote_and_from_nobody_else() {
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![thing("a", 1)]);
+    let cluster = api.cluster();
+    let (mut first, mut second) = (subscribe(&cluster, "p").await, subscribe(&cluster, "q").await);
+    expect(&mut first, &["(+a 1)", "synced"]).await;
+    expect(&mut second, &["(+a 1)", "synced"]).await;
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    let (p, q) = (actor("p"), actor("q"));
+    let (own, neighbours) = (cached(&cluster, &p), cached(&cluster, &q));
+    let lists = || api.sent().iter().filter(|sent| sent.path.ends_with("/things") && !sent.is_watch()).count();
+    let before = lists();
+
+    let lose = |object: &ObjectKey| {
+        own.write_begins(object);
+        own.write_ends(object, true);
+    };
+    lose(&key("a"));
+    assert_eq!((version(&own, "a"), version(&neighbours, "a")), ("live".to_owned(), "1".to_owned()));
+    assert!(own.list(None, None).is_none() && neighbours.list(None, None).is_some());
+    for number in 0..=MOST {
+        lose(&key(&format!("ghost-{number}")));
+    }
+    assert_eq!((version(&own, "b"), version(&neighbours, "b")), ("live".to_owned(), "absent".to_owned()));
+    assert!(own.list(None, None).is_none() && neighbours.list(None, None).is_some());
+    assert!(matches!(neighbours.settled(&key("a")), Reading::Known(_)));
+
+    // A list settles it, and not one after the other.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(lists(), before);
+    tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+    until("all is known", || version(&own, "a") == "1").await;
+    assert_eq!((lists(), version(&own, "b")), (before + 1, "absent".to_owned()));
+    assert!(told(&mut first).is_empty() && told(&mut second).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_plugin_wrote_lies_over_its_own_lists() {
+    let elsewhere = |place: &str| {
+        let mut thing = thing("z", 1);
+        thing["metadata"]["namespace"] = json!(place);
+        thing
+    };
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![thing("!~", 1), thing("b", 2), thing("d", 3), elsewhere("m"), elsewhere("o")]);
+    let cluster = api.cluster();
+    let (_first, mut second) = (subscribe(&cluster, "p").await, subscribe(&cluster, "q").await);
+    let mut all = 0;
+    until("all is told", || {
+        all += told(&mut second).len();
+        all == 6
+    })
+    .await;
+    let (p, q) = (actor("p"), actor("q"));
+    let (own, neighbours) = (cached(&cluster, &p), cached(&cluster, &q));
+    let listed = |cache: &View<'_>, place: Option<&str>, most| {
+        let (objects, _) = cache.list(place.map(namespace).as_ref(), most)?;
+        let name = |object: &Arc<Cached>| object.value()["metadata"]["name"].as_str().unwrap().to_owned();
+        Some(objects.iter().map(name).collect::<Vec<_>>().join(" "))
+    };
+    let is = |names: &str| Some(names.to_owned());
+    assert_eq!(listed(&own, Some("n"), None), is("!~ b d"));
+    assert_eq!((listed(&own, Some("o"), None), listed(&own, Some("p"), None)), (is("z"), is("")));
+    assert_eq!(listed(&own, None, None), is("z !~ b d z"));
+    assert_eq!((listed(&own, Some("n"), Some(3)), listed(&own, Some("n"), Some(2))), (is("!~ b d"), None));
+    assert_eq!((listed(&own, None, Some(5)), listed(&own, None, Some(4))), (is("z !~ b d z"), None));
+
+    for (name, version) in [("a", 4), ("c", 5), ("d", 6), ("e", 7)] {
+        own.write_begins(&key(name));
+        own.write_answered(&key(name), entry(thing(name, version)));
+    }
+    own.write_begins(&key("b"));
+    own.write_removed(&key("b"), "uid-b".to_owned());
+    assert_eq!(listed(&own, Some("n"), None), is("!~ a c d e"));
+    assert_eq!(listed(&own, None, None), is("z !~ a c d e z"));
+    assert_eq!((listed(&own, Some("n"), Some(5)), listed(&own, Some("n"), Some(4))), (is("!~ a c d e"), None));
+    assert_eq!((version(&own, "d"), version(&own, "b")), ("6".to_owned(), "absent".to_owned()));
+    assert_eq!(listed(&neighbours, Some("n"), None), is("!~ b d"), "whom nothing of it was promised to");
 }
