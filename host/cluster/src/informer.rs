@@ -59,6 +59,8 @@ impl Watched {
 
 struct Running {
     informer: Arc<Informer>,
+    /// How many subscribers it has, or is about to have.
+    seats: usize,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -122,31 +124,41 @@ impl SharedInformers {
         let entry = running.entry(watched.clone()).or_insert_with(|| {
             let informer = Arc::new(Informer::new(watched.clone(), Arc::clone(&self.budget)));
             let task = self.runtime.spawn(run(Arc::clone(&informer), self.parts.clone()));
-            Running { informer, _task: AbortOnDropHandle::new(task) }
+            Running { informer, seats: 0, _task: AbortOnDropHandle::new(task) }
         });
-        entry.informer.join(id, actor, tap);
-        Seat { informers: self.this.clone(), watched, id }
+        entry.seats = entry.seats.saturating_add(1);
+        let informer = Arc::clone(&entry.informer);
+        drop(running);
+        // The seat keeps it running, and what it has to tell may take a while.
+        informer.join(id, actor, tap);
+        Seat { informers: self.this.clone(), informer, watched, id }
     }
 
-    fn leave(&self, watched: &Watched, id: u64) {
+    /// Somebody left: with the last one the informer stops.
+    fn give_up(&self, watched: &Watched) {
         let mut running = self.running_informers();
-        if running.get(watched).is_some_and(|running| running.informer.leave(id) == 0) {
-            running.remove(watched);
-        }
+        let Some(entry) = running.get_mut(watched) else { return };
+        entry.seats = entry.seats.saturating_sub(1);
+        let last = if entry.seats == 0 { running.remove(watched) } else { None };
+        drop(running);
+        // With all that it holds.
+        drop(last);
     }
 }
 
 /// One subscriber's place at one informer.
 struct Seat {
     informers: Weak<SharedInformers>,
+    informer: Arc<Informer>,
     watched: Watched,
     id: u64,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        self.informer.leave(self.id);
         if let Some(informers) = self.informers.upgrade() {
-            informers.leave(&self.watched, self.id);
+            informers.give_up(&self.watched);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The state of one informer: its objects, who is told of them, and the writes laid over them. Everything here is one short lock and never waits.
+//! The state of one informer: its objects, who is told of them, and the writes laid over them. Everything here is a short lock, or some, and never waits.
 
 mod view;
 
@@ -79,6 +79,9 @@ struct Subscriber {
 /// Of what lacks room, the part for which a new list is worth its while.
 const GOOD_PART: usize = 10;
 
+/// Objects that are charged anew at once.
+const PORTION: usize = 256;
+
 /// An object in the store: whole, or its metadata where there is no room.
 struct Kept {
     entry: Entry,
@@ -98,6 +101,14 @@ pub struct Informer {
     comparable: AtomicBool,
     budget: Arc<CacheBudget>,
     state: Mutex<State>,
+}
+
+#[cfg(test)]
+impl Informer {
+    /// As if somebody worked long with it.
+    pub fn occupy(&self) -> impl Sized {
+        self.state()
+    }
 }
 
 #[derive(Default)]
@@ -175,27 +186,65 @@ impl Informer {
         self.changed.notify_one();
     }
 
-    /// Removes a subscriber; answers how many are left.
-    pub fn leave(&self, id: u64) -> usize {
-        let mut state = self.state();
-        if let Some(gone) = state.subscribers.remove(&id) {
-            state.charge_anew(&gone.actor.plugin);
+    /// Removes a subscriber.
+    pub fn leave(&self, id: u64) {
+        let gone = self.state().subscribers.remove(&id);
+        if let Some(gone) = gone {
+            self.charge_anew(&gone.actor.plugin);
         }
-        let left = state.subscribers.len();
-        drop(state);
         self.changed.notify_one();
-        left
     }
 
     /// Ends the streams of a plugin whose account lost its right.
     pub fn revoke(&self, actor: &Actor) {
-        let mut state = self.state();
+        let state = self.state();
         for subscriber in state.subscribers.values().filter(|s| s.actor == *actor) {
             subscriber.tap.close();
         }
-        state.charge_anew(&actor.plugin);
         drop(state);
+        self.charge_anew(&actor.plugin);
         self.changed.notify_one();
+    }
+
+    /// Once a plugin is told nothing more, it holds nothing here any more either. Others have their turn after each portion.
+    fn charge_anew(&self, gone: &PluginName) {
+        let mut from: Bound<ObjectKey> = Bound::Unbounded;
+        loop {
+            let mut without_room = Vec::new();
+            let mut state = self.state();
+            let left: Vec<_> = state.plugins().cloned().collect();
+            if left.is_empty() || left.contains(gone) {
+                return;
+            }
+            let mut last = None;
+            for (key, kept) in state.store.range_mut((from, Bound::Unbounded)).take(PORTION) {
+                last = Some(key);
+                if kept.charge.is_of(gone) {
+                    kept.charge.move_to(left.iter());
+                    if !kept.charge.is_whole() {
+                        without_room.push((key.clone(), Arc::clone(&kept.entry.cached)));
+                    }
+                }
+            }
+            let last = last.cloned();
+            drop(state);
+            for (key, whole) in &without_room {
+                self.shrink(key, whole);
+            }
+            let Some(last) = last else { return };
+            from = Bound::Excluded(last);
+        }
+    }
+
+    /// Keeps of an object, if it is still this one and has no room, its metadata alone; while nobody waits for it, since a large object has to be read for that.
+    fn shrink(&self, key: &ObjectKey, whole: &Arc<Cached>) {
+        let outline = Entry { cached: Arc::clone(whole), owned: None }.outline();
+        if let Some(kept) = self.state().store.get_mut(key)
+            && !kept.charge.is_whole()
+            && Arc::ptr_eq(&kept.entry.cached, whole)
+        {
+            kept.entry = outline;
+        }
     }
 
     /// The plugins that are told of changes, each once, in the order of their coming.
@@ -281,43 +330,44 @@ impl Informer {
 
     fn put(&self, key: ObjectKey, entry: Entry, is_readable: bool, initial: bool) {
         let comparable = self.comparable();
+        let new = Arc::clone(&entry.cached);
+        let version = &new.meta.resource_version;
         let mut state = self.state();
         state.lay_anew(|overlay| overlay.saw(&key, &entry, comparable));
         if initial {
             state.listed.insert(key.clone());
         }
-        let version = entry.cached.meta.resource_version.clone();
-        let new = Arc::clone(&entry.cached);
-        let old = self.keep(&mut state, key.clone(), entry, is_readable);
-        state.version.clone_from(&version);
-        if old.as_ref().is_some_and(|old| old.meta.resource_version == version) {
-            if initial {
-                state.tell_who_awaits(&Change::Object { key, old: None, new: Some(new), initial });
-            }
-            return;
+        state.version.clone_from(version);
+        let (old, is_whole) = self.keep(&mut state, key.clone(), entry, is_readable);
+        if old.as_ref().is_none_or(|old| old.meta.resource_version != *version) {
+            state.tell(&Change::Object { key: key.clone(), old, new: Some(Arc::clone(&new)), initial });
+        } else if initial {
+            let new = Some(Arc::clone(&new));
+            state.tell_who_awaits(&Change::Object { key: key.clone(), old: None, new, initial });
         }
-        state.tell(&Change::Object { key, old, new: Some(new), initial });
+        drop(state);
+        if !is_whole && is_readable {
+            self.shrink(&key, &new);
+        }
     }
 
-    /// Puts an object into the store, whole where there is room; answers what was there.
-    fn keep(&self, state: &mut State, key: ObjectKey, mut entry: Entry, is_readable: bool) -> Option<Arc<Cached>> {
+    /// Puts an object into the store; answers what was there, and whether there is room for the whole object.
+    fn keep(&self, state: &mut State, key: ObjectKey, entry: Entry, is_readable: bool) -> (Option<Arc<Cached>>, bool) {
         // First of all the old one gives its room back.
         let old = state.store.remove(&key).map(|old| old.entry.cached);
         let charge = self.budget.charge(state.plugins().filter(|_| is_readable), entry.size());
-        if !charge.is_whole() && is_readable {
-            entry = entry.outline();
-            if !std::mem::replace(&mut state.full, true) {
-                let plugins: Vec<_> = state.plugins().map(PluginName::as_str).collect();
-                warn!(
-                    resource = %self.watched.resource,
-                    extent = %self.watched.extent,
-                    plugins = plugins.join(","),
-                    "the caches have no room for all of these objects, and the rest is read from the API server; give the host more with --cache-mib, or have the plugins watch less"
-                );
-            }
+        let is_whole = charge.is_whole();
+        if !is_whole && is_readable && !std::mem::replace(&mut state.full, true) {
+            let plugins: Vec<_> = state.plugins().map(PluginName::as_str).collect();
+            warn!(
+                resource = %self.watched.resource,
+                extent = %self.watched.extent,
+                plugins = plugins.join(","),
+                "the caches have no room for all of these objects, and the rest is read from the API server; give the host more with --cache-mib, or have the plugins watch less"
+            );
         }
         state.store.insert(key, Kept { entry, charge, is_readable });
-        old
+        (old, is_whole)
     }
 
     /// An object is gone; `last` is how it was at its end.
@@ -355,20 +405,6 @@ impl State {
     /// Those that are told of changes.
     fn plugins(&self) -> impl Iterator<Item = &PluginName> {
         self.subscribers.values().filter(|s| s.tap.is_open()).map(|subscriber| &subscriber.actor.plugin)
-    }
-
-    /// Once a plugin is told nothing more, it holds nothing here any more either.
-    fn charge_anew(&mut self, gone: &PluginName) {
-        let left: Vec<_> = self.plugins().cloned().collect();
-        if left.is_empty() || left.contains(gone) {
-            return;
-        }
-        for kept in self.store.values_mut().filter(|kept| kept.charge.is_of(gone)) {
-            kept.charge.move_to(left.iter());
-            if !kept.charge.is_whole() {
-                kept.entry = kept.entry.clone().outline();
-            }
-        }
     }
 
     /// The informer saw something: what lies over the cache may be settled by it.

@@ -643,12 +643,21 @@ async fn a_list_under_way_ends_before_another_begins_however_often_somebody_asks
 #[tokio::test(start_paused = true)]
 async fn who_leaves_pays_no_more() {
     let api = FakeApi::new(|_| None);
-    api.set_things(vec![large("a", 1, 10_000)]);
-    let (cluster, budget) = with_room(&api, 50_000);
-    let mut first = subscribe(&cluster, "p").await;
-    expect(&mut first, &["(+a 1)", "synced"]).await;
+    // More than are charged anew at once.
+    api.set_things((0..600).map(|number| thing(&format!("a{number}"), 1)).collect());
+    let (cluster, budget) = with_room(&api, 10 << 20);
+    let (mut first, mut all) = (subscribe(&cluster, "p").await, 0);
+    until("all is told", || {
+        all += told(&mut first).len();
+        all == 601
+    })
+    .await;
     let mut second = subscribe(&cluster, "q").await;
-    expect(&mut second, &["(+a 1)", "synced"]).await;
+    until("all is told again", || {
+        all += told(&mut second).len();
+        all == 2 * 601
+    })
+    .await;
     let payers = || budget.held().into_keys().map(|plugin| plugin.to_string()).collect::<Vec<_>>();
     assert_eq!(payers(), ["p"]);
     drop(first);
@@ -748,4 +757,36 @@ async fn what_a_plugin_wrote_lies_over_its_own_lists() {
     assert_eq!((listed(&own, Some("n"), Some(5)), listed(&own, Some("n"), Some(4))), (is("!~ a c d e"), None));
     assert_eq!((version(&own, "d"), version(&own, "b")), ("6".to_owned(), "absent".to_owned()));
     assert_eq!(listed(&neighbours, Some("n"), None), is("!~ b d"), "whom nothing of it was promised to");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_works_long_with_one_cache_keeps_nobody_from_the_others() {
+    let api = FakeApi::new(|_| None);
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["synced"]).await;
+    let p = actor("p");
+    let informer = cached(&cluster, &p);
+    let occupied = informer.occupy();
+    let (tell, hear) = std::sync::mpsc::channel();
+    let answered = std::thread::scope(|scope| {
+        let (informers, began) = (&cluster.informers, tell.clone());
+        scope.spawn(move || {
+            let _ = began.send(());
+            informers.covering(&actor("p"), &things(), &Extent::default()).is_some()
+        });
+        hear.recv().unwrap();
+        scope.spawn(move || {
+            // Again and again, since the other one has just begun to wait.
+            for _ in 0..1_000 {
+                informers.running();
+                std::thread::yield_now();
+            }
+            let _ = tell.send(());
+        });
+        let answered = hear.recv_timeout(Duration::from_secs(10));
+        drop(occupied);
+        answered
+    });
+    assert!(answered.is_ok(), "all informers wait for one");
 }
