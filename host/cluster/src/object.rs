@@ -54,7 +54,7 @@ impl Entry {
         self.cached.json.len().saturating_add(self.owned.as_ref().map_or(0, |owned| owned.len()))
     }
 
-    /// Of the object nothing but that by which changes are told, and no more of it than [`OUTLINE`]: it is charged to nobody.
+    /// Of the object nothing but that by which changes are told, and no more of it than some KiB: it is charged to nobody.
     pub fn outline(&self) -> Self {
         let object: Value = serde_json::from_str(&self.cached.json).unwrap_or_default();
         let metadata = object.get("metadata");
