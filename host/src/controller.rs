@@ -33,7 +33,6 @@ use operetta_core::{
     share::Tenant,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 
@@ -377,7 +376,7 @@ impl Listener {
                 kind = subscription.kind;
             }
             let watched = Arc::new(watched);
-            let told = UnboundedReceiverStream::new(subscription.changes).map(Some);
+            let told = subscription.changes.map(Some);
             let end = futures::stream::once(std::future::ready(None));
             changes.push(told.chain(end).map(move |change| (watched.clone(), change)).boxed());
             guards.push(subscription.guard);
@@ -406,6 +405,9 @@ impl Listener {
             tokio::select! {
                 Some((watched, change)) = self.changes.next() => match change {
                     Some(Change::Synced) => self.told_all(),
+                    // Before all is known there is no need: everything is reconciled then.
+                    Some(Change::Missed) if self.missing == 0 => self.look_at_all(Priority::Resync, Cause::Resync),
+                    Some(Change::Missed) => {}
                     Some(change) => {
                         if self.heed(&watched, &change) > MUCH {
                             tokio::task::yield_now().await;
@@ -416,7 +418,7 @@ impl Listener {
                     }
                 },
                 command = inbox.recv() => match command {
-                    // Before all is known there is no need: everything is reconciled then.
+                    // As above.
                     Some(Command::LookAtAll) if self.missing == 0 => {
                         self.look_at_all(Priority::Initial, Cause::Resync);
                     }

@@ -16,7 +16,10 @@ use operetta_api::{KeyRef, PluginStatus, Reference};
 use operetta_cluster::plugins::PartError;
 use operetta_core::{
     aside::Aside,
-    cache::{Cached, Change, Extent, Informers, KindInfo, Meta, Scope, Subscription},
+    cache::{
+        Cached, Change, Extent, Informers, KindInfo, Meta, Scope, Subscription,
+        changes::{self, Teller},
+    },
     effect::Effects,
     manifest::Manifest,
     name::{Actor, ConfigKey, ConfigName, Digest, Namespace, PluginName, Subresource},
@@ -26,7 +29,7 @@ use operetta_core::{
 };
 use serde_json::{Value, json};
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, watch},
     time::{Instant, timeout},
 };
 
@@ -91,7 +94,7 @@ struct Watch {
     actor: Actor,
     resource: Resource,
     extents: Vec<Extent>,
-    sender: mpsc::UnboundedSender<Change>,
+    sender: Teller,
     alive: Arc<AtomicBool>,
     told: bool,
 }
@@ -113,9 +116,9 @@ impl Watch {
         self.told = true;
         for ((_, key), object) in objects.iter().filter(|((resource, key), _)| self.wants(resource, key)) {
             let new = Some(object.clone());
-            let _ = self.sender.send(Change::Object { key: key.clone(), old: None, new, initial: true });
+            self.sender.tell(Change::Object { key: key.clone(), old: None, new, initial: true });
         }
-        let _ = self.sender.send(Change::Synced);
+        self.sender.tell(Change::Synced);
     }
 
     fn wants(&self, resource: &str, key: &ObjectKey) -> bool {
@@ -181,7 +184,14 @@ impl World {
         let state = &mut *self.state();
         let old = state.objects.remove(&(resource.to_string(), key(name)));
         for watch in state.watches.iter().filter(|watch| watch.told && watch.wants(&resource.to_string(), &key(name))) {
-            let _ = watch.sender.send(Change::Object { key: key(name), old: old.clone(), new: None, initial: true });
+            watch.sender.tell(Change::Object { key: key(name), old: old.clone(), new: None, initial: true });
+        }
+    }
+
+    /// Who watches this kind was so far behind that changes were left out.
+    pub fn miss(&self, resource: &Resource) {
+        for watch in self.state().watches.iter().filter(|watch| watch.resource == *resource) {
+            watch.sender.tell(Change::Missed);
         }
     }
 
@@ -246,7 +256,7 @@ impl State {
     fn tell(&mut self, resource: &Resource, key: &ObjectKey, old: Option<Arc<Cached>>, new: Option<Arc<Cached>>) {
         let change = Change::Object { key: key.clone(), old, new, initial: false };
         for watch in self.watches.iter().filter(|watch| watch.told && watch.wants(&resource.to_string(), key)) {
-            let _ = watch.sender.send(change.clone());
+            watch.sender.tell(change.clone());
         }
     }
 }
@@ -268,7 +278,7 @@ impl Informers for Cluster {
         if let Some(refusal) = &state.refusal {
             return Err(refusal.clone());
         }
-        let (sender, changes) = mpsc::unbounded_channel();
+        let (sender, changes) = changes::channel();
         let alive = Arc::new(AtomicBool::new(true));
         let (actor, resource, extents) = (actor.clone(), resource.clone(), extents.to_vec());
         let silent = state.silent.as_ref() == Some(&resource);

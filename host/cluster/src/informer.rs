@@ -19,19 +19,19 @@ use std::{
 
 use async_trait::async_trait;
 use operetta_core::{
-    cache::{Extent, Informers, Subscription},
+    cache::{Extent, Informers, Subscription, changes},
     name::Actor,
     port::ApiError,
     resource::{ObjectKey, Resource},
 };
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use self::budget::CacheBudget;
-pub(crate) use self::store::{Informer, Reading};
+pub(crate) use self::store::{Reading, View};
 use self::{
     run::{Parts, run},
-    store::Tap,
+    store::{Informer, Tap},
 };
 use crate::{
     access::{Access, Whose},
@@ -59,6 +59,8 @@ impl Watched {
 
 struct Running {
     informer: Arc<Informer>,
+    /// How many subscribers it has, or is about to have.
+    seats: usize,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -99,19 +101,21 @@ impl SharedInformers {
         self.running_informers().len()
     }
 
-    /// The synced informer that a plugin subscribes to and whose watch sees all of an extent, if there is one.
-    pub(crate) fn covering(&self, actor: &Actor, resource: &Resource, extent: &Extent) -> Option<Arc<Informer>> {
-        let running = self.running_informers();
-        let mut covering = extent.wider().filter_map(|extent| running.get(&Watched::of(actor, resource, extent)));
-        covering.find(|running| running.informer.serves(actor)).map(|running| Arc::clone(&running.informer))
+    fn informer(&self, watched: &Watched) -> Option<Arc<Informer>> {
+        self.running_informers().get(watched).map(|running| Arc::clone(&running.informer))
+    }
+
+    /// The synced informer that a plugin subscribes to and whose watch sees all of an extent, if there is one. Whoever works long with one informer keeps nobody from the others.
+    pub(crate) fn covering<'a>(&self, actor: &'a Actor, resource: &Resource, extent: &Extent) -> Option<View<'a>> {
+        let mut wider = extent.wider().filter_map(|extent| self.informer(&Watched::of(actor, resource, extent)));
+        wider.find(|informer| informer.serves(actor)).map(|informer| View::new(informer, actor))
     }
 
     /// All informers that will see a write of this object by this plugin.
-    pub(crate) fn seeing(&self, actor: &Actor, resource: &Resource, key: &ObjectKey) -> Vec<Arc<Informer>> {
-        let running = self.running_informers();
+    pub(crate) fn seeing<'a>(&self, actor: &'a Actor, resource: &Resource, key: &ObjectKey) -> Vec<View<'a>> {
         let object = Extent::from(key);
-        let covering = object.wider().filter_map(|extent| running.get(&Watched::of(actor, resource, extent)));
-        covering.map(|running| Arc::clone(&running.informer)).collect()
+        let covering = object.wider().filter_map(|extent| self.informer(&Watched::of(actor, resource, extent)));
+        covering.map(|informer| View::new(informer, actor)).collect()
     }
 
     fn join(&self, watched: Watched, actor: &Actor, tap: &Arc<Tap>) -> Seat {
@@ -120,31 +124,41 @@ impl SharedInformers {
         let entry = running.entry(watched.clone()).or_insert_with(|| {
             let informer = Arc::new(Informer::new(watched.clone(), Arc::clone(&self.budget)));
             let task = self.runtime.spawn(run(Arc::clone(&informer), self.parts.clone()));
-            Running { informer, _task: AbortOnDropHandle::new(task) }
+            Running { informer, seats: 0, _task: AbortOnDropHandle::new(task) }
         });
-        entry.informer.join(id, actor, tap);
-        Seat { informers: self.this.clone(), watched, id }
+        entry.seats = entry.seats.saturating_add(1);
+        let informer = Arc::clone(&entry.informer);
+        drop(running);
+        // The seat keeps it running, and what it has to tell may take a while.
+        informer.join(id, actor, tap);
+        Seat { informers: self.this.clone(), informer, watched, id }
     }
 
-    fn leave(&self, watched: &Watched, id: u64) {
+    /// Somebody left: with the last one the informer stops.
+    fn give_up(&self, watched: &Watched) {
         let mut running = self.running_informers();
-        if running.get(watched).is_some_and(|running| running.informer.leave(id) == 0) {
-            running.remove(watched);
-        }
+        let Some(entry) = running.get_mut(watched) else { return };
+        entry.seats = entry.seats.saturating_sub(1);
+        let last = if entry.seats == 0 { running.remove(watched) } else { None };
+        drop(running);
+        // With all that it holds.
+        drop(last);
     }
 }
 
 /// One subscriber's place at one informer.
 struct Seat {
     informers: Weak<SharedInformers>,
+    informer: Arc<Informer>,
     watched: Watched,
     id: u64,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        self.informer.leave(self.id);
         if let Some(informers) = self.informers.upgrade() {
-            informers.leave(&self.watched, self.id);
+            informers.give_up(&self.watched);
         }
     }
 }
@@ -174,8 +188,8 @@ impl Informers for SharedInformers {
                 self.parts.access.check(whose, actor, resource, extent).await?;
             }
         }
-        let (sender, changes) = mpsc::unbounded_channel();
-        let tap = Arc::new(Tap::new(sender, extents.len()));
+        let (teller, changes) = changes::channel();
+        let tap = Arc::new(Tap::new(teller, extents.len()));
         let join = |extent: &Extent| self.join(Watched::of(actor, resource, extent.clone()), actor, &tap);
         let seats: Vec<Seat> = extents.iter().map(join).collect();
         Ok(Subscription { kind: self.parts.discovery.watch(resource), changes, guard: Box::new(seats) })

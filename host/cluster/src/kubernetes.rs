@@ -30,7 +30,7 @@ use crate::{
     discovery::Discovery,
     events::Recorder,
     identity::Identity,
-    informer::{Informer, Reading, SharedInformers},
+    informer::{Reading, SharedInformers},
     object::{Entry, List, Unreadable},
     request::{Fault, Url, send_for, send_write},
     selector::Requirements,
@@ -162,18 +162,17 @@ impl PluginKubernetes {
             None => None,
         };
         let extent = Extent { namespace: namespace.cloned(), name: None };
-        let (entries, resource_version) = self.informers.covering(&self.actor, resource, &extent)?.list(namespace)?;
-        let items: Vec<_> = entries
-            .into_iter()
-            .map(|entry| Arc::clone(&entry.cached.json))
-            .filter(|json| selector.as_ref().is_none_or(|selector| selector.matches(json)))
-            .collect();
+        let informer = self.informers.covering(&self.actor, resource, &extent)?;
         // Paging is the API server's affair: its tokens name a state that the cache does not keep.
-        (items.len() <= options.limit.unwrap_or(PAGE) as usize).then_some(Page {
-            items,
-            continue_token: None,
-            resource_version,
-        })
+        let most = options.limit.unwrap_or(PAGE) as usize;
+        let (objects, resource_version) = informer.list(namespace, selector.is_none().then_some(most))?;
+        let items: Vec<_> = objects
+            .into_iter()
+            .map(|object| Arc::clone(&object.json))
+            .filter(|json| selector.as_ref().is_none_or(|selector| selector.matches(json)))
+            .take(most.saturating_add(1))
+            .collect();
+        (items.len() <= most).then_some(Page { items, continue_token: None, resource_version })
     }
 
     async fn list_in(
@@ -338,8 +337,7 @@ impl Kubernetes for PluginKubernetes {
     async fn publish(&self, caller: &Caller, event: Event) -> Result<(), ApiError> {
         let what = format!("publish an event about {} {}", event.resource, event.key);
         let kind = self.kind(&what, &event.resource, event.key.namespace.as_ref()).await?;
-        let informer: Option<Arc<Informer>> =
-            self.informers.covering(&self.actor, &event.resource, &Extent::from(&event.key));
+        let informer = self.informers.covering(&self.actor, &event.resource, &Extent::from(&event.key));
         let known = match informer.as_ref().map(|i| i.get(&event.key)) {
             Some(Reading::Known(entry)) => Some(entry),
             // Which incarnation it is about, its metadata tell as well.

@@ -7,15 +7,22 @@ use std::{borrow::Cow, sync::Arc};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ApiResource, DynamicResourceScope};
 use operetta_core::{
-    cache::Cached,
+    cache::{Cached, Meta},
     name::{FieldManager, NameError},
     resource::ObjectKey,
 };
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 
 /// Bytes of the longest name that an object can have.
 const LONGEST_NAME: usize = 253;
+/// Bytes of labels and annotations that are kept of an object for which the caches have no room.
+const OUTLINE: usize = 8 << 10;
+
+/// Whether it may be the name of an object; longer texts name none.
+fn is_name(text: &str) -> bool {
+    text.len() <= LONGEST_NAME
+}
 
 /// What is kept of an object.
 #[derive(Debug, Clone)]
@@ -23,7 +30,7 @@ pub struct Entry {
     /// As plugins see it.
     pub cached: Arc<Cached>,
     /// The managed fields of our own managers, as a JSON array; none where they own nothing.
-    pub owned: Option<Box<str>>,
+    pub owned: Option<Arc<str>>,
 }
 
 impl Entry {
@@ -47,22 +54,50 @@ impl Entry {
         self.cached.json.len().saturating_add(self.owned.as_ref().map_or(0, |owned| owned.len()))
     }
 
-    /// Of the object nothing but that by which changes are told.
-    pub fn outline(self) -> Self {
+    /// Of the object nothing but that by which changes are told, and no more of it than some KiB: it is charged to nobody.
+    pub fn outline(&self) -> Self {
         let object: Value = serde_json::from_str(&self.cached.json).unwrap_or_default();
         let metadata = object.get("metadata");
-        let kept = |name: &str| metadata.and_then(|metadata| metadata.get(name)).cloned().unwrap_or_default();
-        let mut annotations = kept("annotations");
-        if let Some(annotations) = annotations.as_object_mut() {
-            // Longer ones name no object.
-            annotations.retain(|_, value| value.as_str().is_some_and(|value| value.len() <= LONGEST_NAME));
-        }
+        let text = |object: Option<&Value>, name: &str| {
+            let text = object.and_then(|object| object.get(name)).and_then(Value::as_str);
+            text.filter(|text| is_name(text)).map(str::to_owned)
+        };
+        let meta = &self.cached.meta;
+        let owner = meta.controller().filter(|o| [&o.group, &o.kind, &o.name, &o.uid].into_iter().all(|t| is_name(t)));
+        let mut room = OUTLINE;
+        let mut fits = |key: &str, value: &str| {
+            let left = room.checked_sub(key.len().saturating_add(value.len())).filter(|_| is_name(value));
+            room = left.unwrap_or(room);
+            left.is_some()
+        };
+        let told = meta.told.iter().filter(|(key, value)| fits(key, value)).cloned().collect();
+        let mut kept = |name: &str| -> Map<String, Value> {
+            let all = metadata.and_then(|metadata| metadata.get(name)).and_then(Value::as_object);
+            let all = all.into_iter().flatten();
+            let kept = all.filter(|(key, value)| value.as_str().is_some_and(|value| fits(key, value)));
+            kept.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        let (labels, annotations) = (kept("labels"), kept("annotations"));
         let outline = json!({
-            "apiVersion": object.get("apiVersion"), "kind": object.get("kind"),
-            "metadata": {"name": kept("name"), "namespace": kept("namespace"), "labels": kept("labels"), "annotations": annotations},
+            "apiVersion": text(Some(&object), "apiVersion"), "kind": text(Some(&object), "kind"),
+            "metadata": {
+                "name": text(metadata, "name"), "namespace": text(metadata, "namespace"),
+                "labels": labels, "annotations": annotations,
+            },
         });
-        let cached = Cached { json: outline.to_string().into(), meta: self.cached.meta.clone() };
-        Self { cached: Arc::new(cached), owned: None }
+        let meta = Meta {
+            uid: meta.uid.clone(),
+            resource_version: meta.resource_version.clone(),
+            generation: meta.generation,
+            deleting: meta.deleting,
+            labels: meta.labels,
+            annotations: meta.annotations,
+            told,
+            owners: owner.cloned().into_iter().collect(),
+            // Of those of the past nobody asks.
+            finalizers: Box::default(),
+        };
+        Self { cached: Arc::new(Cached { json: outline.to_string().into(), meta }), owned: None }
     }
 
     /// The same of its text.
@@ -77,7 +112,7 @@ impl Entry {
 }
 
 /// Of all managed fields those that plugins own by server-side apply.
-fn own_fields(entries: &[Value]) -> Option<Box<str>> {
+fn own_fields(entries: &[Value]) -> Option<Arc<str>> {
     let text = |entry: &Value, field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let own: Vec<_> = entries
         .iter()

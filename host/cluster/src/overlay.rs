@@ -1,15 +1,16 @@
-//! Read your own writes: what writes answered, laid over the cache until the informer has seen as much.
+//! Read your own writes: what a plugin's writes answered, laid over the cache until the informer has seen as much.
 //!
 //! **Whatever is in doubt is read live.** A write that is under way or whose answer was lost, a version that cannot be compared with another: the API server knows.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use operetta_core::resource::ObjectKey;
+use operetta_core::{cache::Cached, resource::ObjectKey};
 
 use crate::object::Entry;
 
-/// Objects laid over one cache, at most. Informers catch up within milliseconds, so this many means that a watch is stuck; then reads are live.
-const MOST: usize = 4_096;
+/// Objects that one plugin's writes lay over one cache, at most. Informers catch up within milliseconds, so this many means that a watch is stuck, or that the plugin waits for no answer;
+/// then its reads are live.
+pub(crate) const MOST: usize = 4_096;
 /// Versions remembered for one write under way.
 const MOST_SEEN: usize = 64;
 
@@ -27,7 +28,7 @@ pub enum Written {
     Uncertain,
 }
 
-/// The writes of one cache. The numbers of lists let a relist settle everything that was written before it began.
+/// The writes of one plugin to what one cache holds. The numbers of lists let a relist settle everything that was written before it began.
 #[derive(Debug, Default)]
 pub struct Overlay {
     written: HashMap<ObjectKey, Note>,
@@ -54,7 +55,22 @@ struct Pending {
     ended: Vec<String>,
 }
 
+impl Written {
+    /// The object, if it is there.
+    pub fn there(&self) -> Option<Arc<Cached>> {
+        match self {
+            Self::There(entry) => Some(Arc::clone(&entry.cached)),
+            Self::Gone { .. } | Self::Uncertain => None,
+        }
+    }
+}
+
 impl Overlay {
+    /// Whether it holds nothing.
+    pub fn is_idle(&self) -> bool {
+        self.written.is_empty() && self.under_way.is_empty() && self.overflow.is_none()
+    }
+
     /// A write begins.
     pub fn begin(&mut self, key: &ObjectKey) {
         self.under_way.entry(key.clone()).or_default().writes += 1;

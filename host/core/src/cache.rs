@@ -2,6 +2,8 @@
 //!
 //! An object is held as its JSON text, with the few metadata fields that routing and bounds need beside it, so that a cache costs little more than the text.
 
+pub mod changes;
+
 use std::{
     collections::BTreeMap,
     fmt,
@@ -12,6 +14,7 @@ use std::{
 use async_trait::async_trait;
 use serde_json::Value;
 
+use self::changes::Changes;
 use crate::{
     annotation::{PAUSED, PREFIX, RECONCILE_REQUESTED},
     name::{Actor, NameError, Namespace, ObjectName},
@@ -196,6 +199,8 @@ pub enum Change {
     },
     /// All objects that existed when the subscription began have been told. Comes once.
     Synced,
+    /// Who listens was so far behind that states were left out which named other objects than those that were told: anything may have to be looked at.
+    Missed,
 }
 
 /// Where a plugin works: the namespaces, or everywhere.
@@ -287,7 +292,7 @@ pub struct Subscription {
     /// What discovery says of the kind; none while the cluster does not know it.
     pub kind: tokio::sync::watch::Receiver<Option<KindInfo>>,
     /// First all that exists, then [`Change::Synced`], then what changes, in order. Ends when the subscription is revoked.
-    pub changes: tokio::sync::mpsc::UnboundedReceiver<Change>,
+    pub changes: Changes,
     /// What keeps the informer running.
     pub guard: Box<dyn std::any::Any + Send + Sync>,
 }

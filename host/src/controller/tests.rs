@@ -222,6 +222,21 @@ async fn an_owned_object_wakes_its_owner() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_changes_were_left_out_every_object_is_looked_at_again() {
+    let scene = scene();
+    for name in ["a", "b"] {
+        scene.world.apply(&things(), name);
+    }
+    let _controller = scene.start().await;
+    scene.runs.count(2).await;
+    scene.runs.clear();
+    scene.world.miss(&parts());
+    let mut keys: Vec<_> = scene.runs.count(2).await.into_iter().map(|run| run.key).collect();
+    keys.sort();
+    assert_eq!(keys, [key("a"), key("b")]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_object_is_looked_at_again_at_the_resync_period() {
     let scene = scene();
     scene.world.apply(&things(), "a");

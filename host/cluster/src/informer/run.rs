@@ -17,6 +17,7 @@ use operetta_core::{
     port::ApiError,
     resource::Resource,
 };
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::store::Informer;
@@ -31,6 +32,9 @@ use crate::{
 
 /// Between two attempts of a watch.
 const RETRY: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(30), jitter: 0.5 };
+
+/// A watch that goes on for so long after its list, or after it was taken up again, is a sound one, and what failed before counts no more.
+const SOUND: Duration = Duration::from_secs(10);
 
 /// What informers need of the cluster.
 #[derive(Clone)]
@@ -75,7 +79,8 @@ async fn recheck(informer: &Informer, parts: &Parts) {
         // Side by side, since each may have to wait for an answer.
         let actors = informer.actors();
         join_all(actors.iter().map(|actor| may_still(Whose::AccountAnew, informer, parts, actor))).await;
-        if informer.has_room_again() {
+        // Here, and so not more often than a list is worth: who writes faster than is remembered would otherwise have one list follow the other.
+        if informer.has_room_again() || informer.is_outrun() {
             informer.relist.notify_one();
         }
     }
@@ -213,6 +218,8 @@ async fn watch_as(
     // Who wanted a list before this is served by the one that comes.
     let _ = informer.relist.notified().now_or_never();
     let mut again = false;
+    // When it will be a sound one, if nothing happens.
+    let mut sound = None;
     let mut stream = std::pin::pin!(watcher(api, config));
     loop {
         let event = tokio::select! {
@@ -231,12 +238,18 @@ async fn watch_as(
                 }
                 return End::Sponsor;
             }
+            () = reached(sound) => {
+                (*failures, sound) = (0, None);
+                continue;
+            }
         };
         match event {
             Some(Ok(event)) => {
-                // That a list is about to be asked for is no answer yet.
-                if !matches!(event, Event::Init) {
-                    *failures = 0;
+                match &event {
+                    // A list that succeeds says nothing of the watch after it: where that fails at once each time, one list would follow the other.
+                    Event::Init | Event::InitApply(_) => sound = None,
+                    Event::InitDone => sound = Some(Instant::now() + SOUND),
+                    Event::Apply(_) | Event::Delete(_) => *failures = 0,
                 }
                 take(informer, &api_resource, event);
                 if again && !informer.is_listing() {
@@ -249,6 +262,7 @@ async fn watch_as(
                 }
                 *failures += 1;
                 pause(*failures).await;
+                sound = Some(Instant::now() + SOUND);
             }
             None => return End::Failed("the watch ended".to_owned()),
         }
@@ -330,6 +344,14 @@ fn api_resource(resource: &Resource, kind: &KindInfo) -> ApiResource {
         api_version: resource.api_version(),
         kind: kind.kind.clone(),
         plural: resource.resource().to_owned(),
+    }
+}
+
+/// Waits for this moment; for ever if there is none.
+async fn reached(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

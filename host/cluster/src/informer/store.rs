@@ -1,7 +1,10 @@
-//! The state of one informer: its objects, who is told of them, and the writes laid over them. Everything here is one short lock and never waits.
+//! The state of one informer: its objects, who is told of them, and the writes laid over them. Everything here is a short lock, or some, and never waits.
+
+mod view;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Bound,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -9,46 +12,43 @@ use std::{
 };
 
 use operetta_core::{
-    cache::{Cached, Change},
-    name::{Actor, Namespace, PluginName},
+    cache::{Cached, Change, changes::Teller},
+    name::{Actor, Namespace, ObjectName, PluginName},
     resource::ObjectKey,
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tracing::warn;
 
+pub use self::view::{Reading, View};
 use super::{
     Watched,
     budget::{CacheBudget, Charge},
 };
-use crate::{
-    object::Entry,
-    overlay::{Overlay, Written},
-};
+use crate::{object::Entry, overlay::Overlay};
 
 /// Where one subscription is told of changes; shared by its informers where it has several namespaces.
 pub struct Tap {
-    sender: Mutex<Option<mpsc::UnboundedSender<Change>>>,
+    teller: Mutex<Option<Teller>>,
     /// How many of its informers have not told all that exists.
     behind: AtomicUsize,
 }
 
 impl Tap {
     /// For so many informers. Synced at once where there are none.
-    pub fn new(sender: mpsc::UnboundedSender<Change>, informers: usize) -> Self {
+    pub fn new(teller: Teller, informers: usize) -> Self {
         if informers == 0 {
-            let _ = sender.send(Change::Synced);
+            teller.tell(Change::Synced);
         }
-        Self { sender: Mutex::new(Some(sender)), behind: AtomicUsize::new(informers) }
+        Self { teller: Mutex::new(Some(teller)), behind: AtomicUsize::new(informers) }
     }
 
-    fn sender(&self) -> MutexGuard<'_, Option<mpsc::UnboundedSender<Change>>> {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    fn teller(&self) -> MutexGuard<'_, Option<Teller>> {
+        self.teller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, change: Change) {
-        if let Some(sender) = &*self.sender() {
-            // A receiver that is gone will leave its seat soon.
-            let _ = sender.send(change);
+        if let Some(teller) = &*self.teller() {
+            teller.tell(change);
         }
     }
 
@@ -59,12 +59,12 @@ impl Tap {
     }
 
     fn is_open(&self) -> bool {
-        self.sender().is_some()
+        self.teller().is_some()
     }
 
     /// Ends the subscription's stream.
     fn close(&self) {
-        *self.sender() = None;
+        *self.teller() = None;
     }
 }
 
@@ -79,23 +79,15 @@ struct Subscriber {
 /// Of what lacks room, the part for which a new list is worth its while.
 const GOOD_PART: usize = 10;
 
+/// Objects that are charged anew at once.
+const PORTION: usize = 256;
+
 /// An object in the store: whole, or its metadata where there is no room.
 struct Kept {
     entry: Entry,
     charge: Charge,
     /// The API server's text was understood.
     is_readable: bool,
-}
-
-/// What a cache answers of one object.
-#[derive(Debug, Clone)]
-pub enum Reading {
-    /// This.
-    Known(Entry),
-    /// There is none.
-    Absent,
-    /// Ask the API server.
-    Live,
 }
 
 /// One informer.
@@ -111,10 +103,19 @@ pub struct Informer {
     state: Mutex<State>,
 }
 
+#[cfg(test)]
+impl Informer {
+    /// As if somebody worked long with it.
+    pub fn occupy(&self) -> impl Sized {
+        self.state()
+    }
+}
+
 #[derive(Default)]
 struct State {
     store: BTreeMap<ObjectKey, Kept>,
-    overlay: Overlay,
+    /// What each plugin wrote.
+    overlays: HashMap<Actor, Overlay>,
     subscribers: BTreeMap<u64, Subscriber>,
     /// All that exists is in the store.
     synced: bool,
@@ -185,27 +186,65 @@ impl Informer {
         self.changed.notify_one();
     }
 
-    /// Removes a subscriber; answers how many are left.
-    pub fn leave(&self, id: u64) -> usize {
-        let mut state = self.state();
-        if let Some(gone) = state.subscribers.remove(&id) {
-            state.charge_anew(&gone.actor.plugin);
+    /// Removes a subscriber.
+    pub fn leave(&self, id: u64) {
+        let gone = self.state().subscribers.remove(&id);
+        if let Some(gone) = gone {
+            self.charge_anew(&gone.actor.plugin);
         }
-        let left = state.subscribers.len();
-        drop(state);
         self.changed.notify_one();
-        left
     }
 
     /// Ends the streams of a plugin whose account lost its right.
     pub fn revoke(&self, actor: &Actor) {
-        let mut state = self.state();
+        let state = self.state();
         for subscriber in state.subscribers.values().filter(|s| s.actor == *actor) {
             subscriber.tap.close();
         }
-        state.charge_anew(&actor.plugin);
         drop(state);
+        self.charge_anew(&actor.plugin);
         self.changed.notify_one();
+    }
+
+    /// Once a plugin is told nothing more, it holds nothing here any more either. Others have their turn after each portion.
+    fn charge_anew(&self, gone: &PluginName) {
+        let mut from: Bound<ObjectKey> = Bound::Unbounded;
+        loop {
+            let mut without_room = Vec::new();
+            let mut state = self.state();
+            let left: Vec<_> = state.plugins().cloned().collect();
+            if left.is_empty() || left.contains(gone) {
+                return;
+            }
+            let mut last = None;
+            for (key, kept) in state.store.range_mut((from, Bound::Unbounded)).take(PORTION) {
+                last = Some(key);
+                if kept.charge.is_of(gone) {
+                    kept.charge.move_to(left.iter());
+                    if !kept.charge.is_whole() {
+                        without_room.push((key.clone(), Arc::clone(&kept.entry.cached)));
+                    }
+                }
+            }
+            let last = last.cloned();
+            drop(state);
+            for (key, whole) in &without_room {
+                self.shrink(key, whole);
+            }
+            let Some(last) = last else { return };
+            from = Bound::Excluded(last);
+        }
+    }
+
+    /// Keeps of an object, if it is still this one and has no room, its metadata alone; while nobody waits for it, since a large object has to be read for that.
+    fn shrink(&self, key: &ObjectKey, whole: &Arc<Cached>) {
+        let outline = Entry { cached: Arc::clone(whole), owned: None }.outline();
+        if let Some(kept) = self.state().store.get_mut(key)
+            && !kept.charge.is_whole()
+            && Arc::ptr_eq(&kept.entry.cached, whole)
+        {
+            kept.entry = outline;
+        }
     }
 
     /// The plugins that are told of changes, each once, in the order of their coming.
@@ -245,6 +284,13 @@ impl Informer {
         !state.is_listing() && bytes > 0 && self.budget.has_room(state.plugins(), smallest.max(bytes / GOOD_PART))
     }
 
+    /// Whether one of its plugins wrote more than is remembered until the informer sees it, so that only a list settles it; never while one is under way.
+    pub fn is_outrun(&self) -> bool {
+        let state = self.state();
+        let is_outrun = |s: &Subscriber| state.overlays.get(&s.actor).is_some_and(Overlay::is_overflowing);
+        !state.is_listing() && state.subscribers.values().any(is_outrun)
+    }
+
     /// A list begins.
     pub fn list_begins(&self) {
         let mut state = self.state();
@@ -254,7 +300,7 @@ impl Informer {
         }
         state.lists = state.lists.saturating_add(1);
         state.listed.clear();
-        state.overlay.list_begins();
+        state.lay_anew(Overlay::list_begins);
     }
 
     /// A list is complete: what it did not name is gone.
@@ -265,7 +311,7 @@ impl Informer {
         for key in gone {
             state.remove(&key, true);
         }
-        state.overlay.list_complete();
+        state.lay_anew(Overlay::list_complete);
         state.ended = state.lists;
         state.full = state.store.values().any(|kept| !kept.charge.is_whole());
         let list = state.lists;
@@ -284,49 +330,50 @@ impl Informer {
 
     fn put(&self, key: ObjectKey, entry: Entry, is_readable: bool, initial: bool) {
         let comparable = self.comparable();
+        let new = Arc::clone(&entry.cached);
+        let version = &new.meta.resource_version;
         let mut state = self.state();
-        state.overlay.saw(&key, &entry, comparable);
+        state.lay_anew(|overlay| overlay.saw(&key, &entry, comparable));
         if initial {
             state.listed.insert(key.clone());
         }
-        let version = entry.cached.meta.resource_version.clone();
-        let new = Arc::clone(&entry.cached);
-        let old = self.keep(&mut state, key.clone(), entry, is_readable);
-        state.version.clone_from(&version);
-        if old.as_ref().is_some_and(|old| old.meta.resource_version == version) {
-            if initial {
-                state.tell_who_awaits(&Change::Object { key, old: None, new: Some(new), initial });
-            }
-            return;
+        state.version.clone_from(version);
+        let (old, is_whole) = self.keep(&mut state, key.clone(), entry, is_readable);
+        if old.as_ref().is_none_or(|old| old.meta.resource_version != *version) {
+            state.tell(&Change::Object { key: key.clone(), old, new: Some(Arc::clone(&new)), initial });
+        } else if initial {
+            let new = Some(Arc::clone(&new));
+            state.tell_who_awaits(&Change::Object { key: key.clone(), old: None, new, initial });
         }
-        state.tell(&Change::Object { key, old, new: Some(new), initial });
+        drop(state);
+        if !is_whole && is_readable {
+            self.shrink(&key, &new);
+        }
     }
 
-    /// Puts an object into the store, whole where there is room; answers what was there.
-    fn keep(&self, state: &mut State, key: ObjectKey, mut entry: Entry, is_readable: bool) -> Option<Arc<Cached>> {
+    /// Puts an object into the store; answers what was there, and whether there is room for the whole object.
+    fn keep(&self, state: &mut State, key: ObjectKey, entry: Entry, is_readable: bool) -> (Option<Arc<Cached>>, bool) {
         // First of all the old one gives its room back.
         let old = state.store.remove(&key).map(|old| old.entry.cached);
         let charge = self.budget.charge(state.plugins().filter(|_| is_readable), entry.size());
-        if !charge.is_whole() && is_readable {
-            entry = entry.outline();
-            if !std::mem::replace(&mut state.full, true) {
-                let plugins: Vec<_> = state.plugins().map(PluginName::as_str).collect();
-                warn!(
-                    resource = %self.watched.resource,
-                    extent = %self.watched.extent,
-                    plugins = plugins.join(","),
-                    "the caches have no room for all of these objects, and the rest is read from the API server; give the host more with --cache-mib, or have the plugins watch less"
-                );
-            }
+        let is_whole = charge.is_whole();
+        if !is_whole && is_readable && !std::mem::replace(&mut state.full, true) {
+            let plugins: Vec<_> = state.plugins().map(PluginName::as_str).collect();
+            warn!(
+                resource = %self.watched.resource,
+                extent = %self.watched.extent,
+                plugins = plugins.join(","),
+                "the caches have no room for all of these objects, and the rest is read from the API server; give the host more with --cache-mib, or have the plugins watch less"
+            );
         }
         state.store.insert(key, Kept { entry, charge, is_readable });
-        old
+        (old, is_whole)
     }
 
     /// An object is gone; `last` is how it was at its end.
     pub fn delete(&self, key: &ObjectKey, last: &Entry) {
         let mut state = self.state();
-        state.overlay.saw_end(key, last);
+        state.lay_anew(|overlay| overlay.saw_end(key, last));
         state.version.clone_from(&last.cached.meta.resource_version);
         state.remove(key, false);
     }
@@ -344,111 +391,9 @@ impl Informer {
         for key in all {
             state.remove(&key, false);
         }
-        state.overlay = Overlay::default();
+        state.overlays.clear();
         state.ended = state.lists;
         state.all_told(u64::MAX);
-    }
-
-    // Reads.
-
-    /// One object.
-    pub fn get(&self, key: &ObjectKey) -> Reading {
-        let state = self.state();
-        let stored = state.store.get(key);
-        match (state.overlay.get(key), stored) {
-            (Some(Written::There(own)), _) => Reading::Known(own),
-            (Some(Written::Uncertain), _) => Reading::Live,
-            (Some(Written::Gone { uid }), Some(stored)) if stored.entry.cached.meta.uid == uid => Reading::Absent,
-            (_, Some(stored)) if stored.charge.is_whole() => Reading::Known(stored.entry.clone()),
-            (_, Some(_)) => Reading::Live,
-            (_, None) => Reading::Absent,
-        }
-    }
-
-    /// What is known of an object, and be it its metadata.
-    pub fn outline(&self, key: &ObjectKey) -> Option<Entry> {
-        self.state().store.get(key).map(|kept| kept.entry.clone())
-    }
-
-    /// One object, unless a write of it is under way, so that what it holds now is open.
-    pub fn settled(&self, key: &ObjectKey) -> Reading {
-        if self.state().overlay.is_under_way(key) { Reading::Live } else { self.get(key) }
-    }
-
-    /// The objects of a namespace (none: all) and a version of the collection; none where one of them must be read live.
-    pub fn list(&self, namespace: Option<&Namespace>) -> Option<(Vec<Entry>, String)> {
-        let state = self.state();
-        let within = |key: &ObjectKey| namespace.is_none() || key.namespace.as_ref() == namespace;
-        let overlay: Vec<_> = state.overlay.all()?.filter(|(key, _)| within(key)).collect();
-        if overlay.iter().any(|(_, written)| matches!(written, Written::Uncertain)) {
-            return None;
-        }
-        let stored = state.store.iter().filter(|(key, _)| within(key));
-        // None where one is not held whole.
-        let stored = stored.map(|(key, kept)| kept.charge.is_whole().then_some((key, &kept.entry)));
-        if overlay.is_empty() {
-            let all: Option<_> = stored.map(|whole| whole.map(|(_, entry)| entry.clone())).collect();
-            return Some((all?, state.version.clone()));
-        }
-        let mut all: BTreeMap<&ObjectKey, &Entry> = stored.collect::<Option<_>>()?;
-        for (key, written) in overlay {
-            match written {
-                Written::There(own) => {
-                    all.insert(key, own);
-                }
-                Written::Gone { uid } => {
-                    if all.get(key).is_some_and(|entry| entry.cached.meta.uid == *uid) {
-                        all.remove(key);
-                    }
-                }
-                Written::Uncertain => return None,
-            }
-        }
-        Some((all.into_values().cloned().collect(), state.version.clone()))
-    }
-
-    // Own writes.
-
-    /// A write begins.
-    pub fn write_begins(&self, key: &ObjectKey) {
-        self.state().overlay.begin(key);
-    }
-
-    /// A write ended without a change, or with an unknown outcome.
-    pub fn write_ends(&self, key: &ObjectKey, unknown: bool) {
-        let mut state = self.state();
-        state.overlay.end(key, unknown);
-        if state.overlay.is_overflowing() {
-            self.relist.notify_one();
-        }
-    }
-
-    /// A write was answered with an object.
-    pub fn write_answered(&self, key: &ObjectKey, entry: Entry) {
-        let comparable = self.comparable();
-        let state = &mut *self.state();
-        // What has no room in the cache has none here.
-        if !self.budget.has_room(state.plugins(), entry.size()) {
-            state.overlay.end(key, true);
-            return;
-        }
-        state.overlay.answered(key, entry, state.store.get(key).map(|kept| &kept.entry), comparable);
-        if state.overlay.is_overflowing() {
-            self.relist.notify_one();
-        }
-    }
-
-    /// A write was answered with the end of an incarnation.
-    pub fn write_removed(&self, key: &ObjectKey, uid: String) {
-        let state = &mut *self.state();
-        state.overlay.gone(key, uid, state.store.get(key).map(|kept| &kept.entry));
-    }
-
-    /// A live read found this.
-    pub fn read_live(&self, key: &ObjectKey, found: Option<Entry>) {
-        let comparable = self.comparable();
-        let state = &mut *self.state();
-        state.overlay.settled(key, found, state.store.get(key).map(|kept| &kept.entry), comparable);
     }
 }
 
@@ -462,18 +407,23 @@ impl State {
         self.subscribers.values().filter(|s| s.tap.is_open()).map(|subscriber| &subscriber.actor.plugin)
     }
 
-    /// Once a plugin is told nothing more, it holds nothing here any more either.
-    fn charge_anew(&mut self, gone: &PluginName) {
-        let left: Vec<_> = self.plugins().cloned().collect();
-        if left.is_empty() || left.contains(gone) {
-            return;
-        }
-        for kept in self.store.values_mut().filter(|kept| kept.charge.is_of(gone)) {
-            kept.charge.move_to(left.iter());
-            if !kept.charge.is_whole() {
-                kept.entry = kept.entry.clone().outline();
-            }
-        }
+    /// The informer saw something: what lies over the cache may be settled by it.
+    fn lay_anew(&mut self, saw: impl Fn(&mut Overlay)) {
+        self.overlays.retain(|_, overlay| {
+            saw(overlay);
+            !overlay.is_idle()
+        });
+    }
+
+    /// The objects of a namespace; none: all.
+    fn within<'a>(&'a self, namespace: Option<&'a Namespace>) -> impl Iterator<Item = (&'a ObjectKey, &'a Kept)> {
+        // The first of all names. A cache of many namespaces is not walked through for one of them.
+        let first = |namespace: &Namespace| {
+            Some(ObjectKey { namespace: Some(namespace.clone()), name: ObjectName::parse("!").ok()? })
+        };
+        let from = namespace.and_then(first).map_or(Bound::Unbounded, Bound::Included);
+        let all = self.store.range((from, Bound::Unbounded));
+        all.take_while(move |(key, _)| namespace.is_none() || key.namespace.as_ref() == namespace)
     }
 
     fn tell(&self, change: &Change) {

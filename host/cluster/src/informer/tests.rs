@@ -1,5 +1,7 @@
 //! Watches start, are shared, move and stop, against an API server that answers what the test wants.
 
+mod neighbours;
+
 use std::time::Duration;
 
 use operetta_core::{
@@ -20,9 +22,10 @@ use crate::{
 /// What a subscription was told so far: `+NAME VERSION`, `-NAME`, `~NAME VERSION`, `synced`; initial ones in parentheses.
 fn told(subscription: &mut Subscription) -> Vec<String> {
     let mut told = Vec::new();
-    while let Ok(change) = subscription.changes.try_recv() {
+    while let Some(change) = subscription.changes.try_recv() {
         told.push(match change {
             Change::Synced => "synced".to_owned(),
+            Change::Missed => "missed".to_owned(),
             Change::Object { key, old, new, initial } => {
                 let text = match (&old, &new) {
                     (None, Some(new)) => format!("+{} {}", key.name, new.meta.resource_version),
@@ -463,8 +466,8 @@ fn with_room(api: &Arc<FakeApi>, bytes: usize) -> (Cluster, Arc<CacheBudget>) {
     (Cluster::new(client.clone(), Arc::new(Impersonation::new(client)), Arc::clone(&budget)), budget)
 }
 
-fn cached(cluster: &Cluster, who: &str) -> Arc<Informer> {
-    cluster.informers.covering(&actor(who), &things(), &Extent::default()).unwrap()
+fn cached<'a>(cluster: &Cluster, who: &'a Actor) -> View<'a> {
+    cluster.informers.covering(who, &things(), &Extent::default()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -477,7 +480,7 @@ async fn what_has_no_room_is_told_all_the_same_and_read_from_the_api_server() {
     let mut whole = Vec::new();
     let mut told = 0;
     until("all is told", || {
-        while let Ok(change) = subscription.changes.try_recv() {
+        while let Some(change) = subscription.changes.try_recv() {
             if let Change::Object { new: Some(new), .. } = change {
                 whole.push(new.json.len() > 10_000);
             }
@@ -487,13 +490,14 @@ async fn what_has_no_room_is_told_all_the_same_and_read_from_the_api_server() {
     })
     .await;
     assert_eq!(whole, [true; 3], "whoever is told sees the whole object");
-    let informer = cached(&cluster, "p");
+    let p = actor("p");
+    let informer = cached(&cluster, &p);
     assert!(
         matches!(informer.get(&key("a")), Reading::Known(_)) && matches!(informer.get(&key("b")), Reading::Known(_))
     );
     assert!(matches!(informer.get(&key("c")), Reading::Live) && matches!(informer.get(&key("d")), Reading::Absent));
-    assert!(informer.list(None).is_none(), "a list has to be whole");
-    assert!(informer.list(Some(&namespace("other"))).is_some());
+    assert!(informer.list(None, None).is_none(), "a list has to be whole");
+    assert!(informer.list(Some(&namespace("other")), None).is_some());
     assert_eq!((budget.outlines(), budget.held().len()), (1, 1));
     assert!(!informer.has_room_again());
 
@@ -522,10 +526,11 @@ async fn who_comes_when_the_caches_are_full_is_told_whole_objects_by_another_lis
     let mut second = subscribe(&cluster, "q").await;
     let mut all = Vec::new();
     until("the second is told", || {
-        while let Ok(change) = second.changes.try_recv() {
+        while let Some(change) = second.changes.try_recv() {
             match change {
                 Change::Object { key, new, .. } => all.push((key.name.to_string(), new.unwrap().json.len() > 10_000)),
                 Change::Synced => all.push(("synced".to_owned(), true)),
+                Change::Missed => panic!("it is not far behind"),
             }
         }
         all.len() == 3
@@ -595,7 +600,8 @@ async fn an_object_that_cannot_be_read_is_there_all_the_same() {
     let (cluster, budget) = with_room(&api, 1 << 20);
     let mut subscription = subscribe(&cluster, "p").await;
     expect(&mut subscription, &["(+a 1)", "(+deep 2)", "synced"]).await;
-    let informer = cached(&cluster, "p");
+    let p = actor("p");
+    let informer = cached(&cluster, &p);
     assert!(
         matches!(informer.get(&key("a")), Reading::Known(_)) && matches!(informer.get(&key("deep")), Reading::Live)
     );
@@ -621,7 +627,8 @@ async fn a_list_under_way_ends_before_another_begins_however_often_somebody_asks
     let cluster = api.cluster();
     let mut subscription = subscribe(&cluster, "p").await;
     expect(&mut subscription, &["(+a 1)", "synced"]).await;
-    let informer = cached(&cluster, "p");
+    let p = actor("p");
+    let informer = cached(&cluster, &p);
     let lists = || api.sent().iter().filter(|sent| sent.path.ends_with("/things") && !sent.is_watch()).count();
     let before = lists();
     for _ in 0..100 {
@@ -636,15 +643,64 @@ async fn a_list_under_way_ends_before_another_begins_however_often_somebody_asks
 #[tokio::test(start_paused = true)]
 async fn who_leaves_pays_no_more() {
     let api = FakeApi::new(|_| None);
-    api.set_things(vec![large("a", 1, 10_000)]);
-    let (cluster, budget) = with_room(&api, 50_000);
-    let mut first = subscribe(&cluster, "p").await;
-    expect(&mut first, &["(+a 1)", "synced"]).await;
+    // More than are charged anew at once.
+    api.set_things((0..600).map(|number| thing(&format!("a{number}"), 1)).collect());
+    let (cluster, budget) = with_room(&api, 10 << 20);
+    let (mut first, mut all) = (subscribe(&cluster, "p").await, 0);
+    until("all is told", || {
+        all += told(&mut first).len();
+        all == 601
+    })
+    .await;
     let mut second = subscribe(&cluster, "q").await;
-    expect(&mut second, &["(+a 1)", "synced"]).await;
+    until("all is told again", || {
+        all += told(&mut second).len();
+        all == 2 * 601
+    })
+    .await;
     let payers = || budget.held().into_keys().map(|plugin| plugin.to_string()).collect::<Vec<_>>();
     assert_eq!(payers(), ["p"]);
     drop(first);
     assert_eq!(payers(), ["q"]);
     assert_eq!(budget.outlines(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_each_watch_fails_at_once_lists_come_ever_more_rarely() {
+    // At its beginning.
+    let asked = asked_in_trouble(|sent| {
+        (sent.path.ends_with("/things") && sent.is_watch())
+            .then(|| status(410, "Expired", "too old resource version", &json!({})))
+    })
+    .await;
+    let things = asked.iter().filter(|path| path.ends_with("/things")).count();
+    assert!((10..60).contains(&things), "{things} times in five minutes");
+
+    // Soon after it.
+    let api = FakeApi::new(|_| None);
+    let cluster = api.cluster();
+    let mut subscription = subscribe(&cluster, "p").await;
+    expect(&mut subscription, &["synced"]).await;
+    let expired =
+        json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old", "status": "Failure"});
+    let lists = || api.sent().iter().filter(|sent| sent.path.ends_with("/things") && !sent.is_watch()).count();
+    for _ in 0..300 {
+        api.tell("ERROR", &expired);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!((5..30).contains(&lists()), "{} lists in five minutes", lists());
+
+    // One that lived for a while, or told something, is followed by another soon.
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let before = lists();
+    api.tell("ERROR", &expired);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(lists(), before + 1);
+    for version in 1..10 {
+        until("the watch is open", || api.open_watches().len() == 1).await;
+        api.tell("ADDED", &thing("a", version));
+        api.tell("ERROR", &expired);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(lists(), before + 10);
 }

@@ -1,7 +1,5 @@
 //! Writes, each noted in the caches that will see it.
 
-use std::sync::Arc;
-
 use http::{Method, Request};
 use operetta_core::{
     cache::{KindInfo, Meta},
@@ -13,29 +11,29 @@ use serde_json::{Value, json};
 
 use super::{PluginKubernetes, body, decode};
 use crate::{
-    informer::{Informer, Reading},
+    informer::{Reading, View},
     object::{Entry, still_there},
     request::{Fault, Url},
 };
 
 const JSON: &str = "application/json";
 
-/// A write under way. Dropped without an end, as when its reconcile is cancelled, it leaves the object uncertain.
+/// A write under way. Dropped without an end, as when its reconcile is cancelled, it leaves the object uncertain to who wrote.
 struct UnderWay<'a> {
     key: &'a ObjectKey,
-    informers: Vec<Arc<Informer>>,
+    informers: Vec<View<'a>>,
     ended: bool,
 }
 
 impl<'a> UnderWay<'a> {
-    fn begin(key: &'a ObjectKey, informers: Vec<Arc<Informer>>) -> Self {
+    fn begin(key: &'a ObjectKey, informers: Vec<View<'a>>) -> Self {
         for informer in &informers {
             informer.write_begins(key);
         }
         Self { key, informers, ended: false }
     }
 
-    fn end(&mut self, each: impl Fn(&Informer)) {
+    fn end(&mut self, each: impl Fn(&View<'_>)) {
         self.ended = true;
         for informer in &self.informers {
             each(informer);
@@ -223,7 +221,7 @@ impl PluginKubernetes {
 }
 
 /// The API server answers a deletion with a Status that names the uid when the object is gone, or with the object as it was or still is.
-fn note_deletion(informer: &Informer, key: &ObjectKey, answer: &Value, resource: &Resource) {
+fn note_deletion(informer: &View<'_>, key: &ObjectKey, answer: &Value, resource: &Resource) {
     let text = |pointer: &str| answer.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     if text("/kind") == "Status" {
         match text("/details/uid") {

@@ -43,3 +43,45 @@ fn an_object_is_gone_once_nothing_holds_it() {
     assert!(!of(json!({"deletionTimestamp": "t", "finalizers": [], "deletionGracePeriodSeconds": 0})));
     assert!(!of(json!({"deletionTimestamp": "t"})));
 }
+
+#[test]
+fn of_an_object_without_room_no_more_is_kept_than_routes_ask_for() {
+    let owner = |name: &str, controls: bool| json!({"apiVersion": "x.example.com/v1", "kind": "Thing", "name": name, "uid": "u", "controller": controls});
+    let many = |first: Value| {
+        let mut all = Map::from_iter([("a".to_owned(), first)]);
+        all.extend((0..10_000).map(|n| (format!("other-{n}"), json!("v"))));
+        all
+    };
+    let (labels, mut annotations) = (many(json!("thor")), many(json!("x".repeat(100_000))));
+    annotations.insert("operetta.dev/paused".into(), json!("why not"));
+    annotations.insert("operetta.dev/reconcile-requested-at".into(), json!("x".repeat(100_000)));
+    let mut owners: Vec<_> = (0..1_000).map(|n| owner(&format!("other-{n}"), false)).collect();
+    owners.push(owner("thor", true));
+    let metadata = json!({
+        "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7", "labels": labels, "annotations": annotations,
+        "ownerReferences": owners, "finalizers": vec!["x.example.com/f"; 1_000],
+    });
+    let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": "x".repeat(100_000)});
+    let (_, whole) = Entry::of(object, "v1", "Pod").unwrap();
+    let outline = whole.outline();
+    let (meta, json) = (&outline.cached.meta, &outline.cached.json);
+    assert!(json.len() < 3 * OUTLINE, "{}", json.len());
+    assert!(json.contains(r#""a":"thor""#) && json.contains(r#""kind":"Pod""#) && json.contains(r#""name":"a""#));
+    assert!(meta.is_paused() && meta.requested().is_none());
+    assert_eq!((meta.owners.len(), meta.finalizers.len(), meta.told.len()), (1, 0, 1));
+    // Whether anything changed is seen as ever.
+    let of = |meta: &Meta| (meta.uid.clone(), meta.resource_version.clone(), meta.labels, meta.annotations);
+    assert_eq!(of(meta), of(&whole.cached.meta));
+    assert_eq!(meta.controller(), whole.cached.meta.controller());
+    // What is usual is kept as it is.
+    let (_, usual) =
+        Entry::of(json!({"metadata": {"name": "a", "labels": {"a": "b"}, "annotations": {"c": "d"}}}), "v1", "Pod")
+            .unwrap();
+    let kept = usual.outline().cached.value();
+    assert_eq!(
+        (&kept["metadata"]["labels"], &kept["metadata"]["annotations"]),
+        (&json!({"a": "b"}), &json!({"c": "d"}))
+    );
+    let long = json!({"metadata": {"name": "a", "ownerReferences": [owner(&"x".repeat(254), true)]}});
+    assert!(Entry::of(long, "v1", "Pod").unwrap().1.outline().cached.meta.controller().is_none());
+}
