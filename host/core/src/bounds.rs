@@ -37,7 +37,7 @@ use crate::{
     effect::printable,
     grant::{Access, Denial, Remedy, Verb},
     manifest::Controller,
-    name::{Namespace, ObjectName, PluginName, ServiceAccount, Subresource},
+    name::{Namespace, PluginName, ServiceAccount, Subresource},
 };
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -60,9 +60,10 @@ pub const HOST_ACCOUNTS: &str = "operetta-accounts";
 pub const HOST_EVENTS: &str = "operetta-events";
 /// How the roles and bindings of plugins begin.
 const OF_PLUGINS: &str = "operetta:";
-/// Of Kubernetes' own kinds (group and plural) what runs with an account of its namespace, or makes what does; a part of such a kind does as well.
+/// Of Kubernetes' own kinds, as rules write them, what runs with an account of its namespace, or makes what does.
 pub const WORKLOADS: &[(&str, &str)] = &[
     ("", "pods"),
+    ("", "pods/ephemeralcontainers"),
     ("", "replicationcontrollers"),
     ("apps", "deployments"),
     ("apps", "statefulsets"),
@@ -155,6 +156,7 @@ fn takes_an_account(access: &Access<'_>) -> bool {
     match (group, resource, part) {
         // By a `get`, too.
         ("", "pods", Some("exec" | "attach")) | ("", "serviceaccounts", Some("token")) => true,
+        // Of a kind that makes pods any part.
         kind => {
             matches!(access.verb, Verb::Create | Verb::Update | Verb::Patch) && WORKLOADS.contains(&(kind.0, kind.1))
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     manifest::Manifest,
-    name::{AccountName, Subresource},
+    name::{AccountName, ObjectName, Subresource},
     resource::Resource,
 };
 
