@@ -23,7 +23,7 @@ use crate::{
     cli::ReachArgs,
     exit::Failed,
     loader::read_document,
-    output::{OutputArgs, print},
+    output::{OutputArgs, one_line, print},
     plugin::confine,
 };
 
@@ -120,9 +120,9 @@ fn text(answer: &Answer) -> String {
     let mut text = String::from(if answer.allowed { "yes\n" } else { "no\n" });
     for (whose, half) in [("document", Some(&answer.document)), ("cluster", answer.cluster.as_ref())] {
         let Some(half) = half else { continue };
-        text.push_str(&format!("  {whose:<8}  {}\n", half.says));
+        text.push_str(&format!("  {whose:<8}  {}\n", one_line(&half.says)));
         for line in half.add.iter().flat_map(|yaml| yaml.lines()) {
-            text.push_str(&format!("    {line}\n"));
+            text.push_str(&format!("    {}\n", one_line(line)));
         }
     }
     text
@@ -358,7 +358,7 @@ mod tests {
             request: access_to.into(),
             allowed: false,
             document: no,
-            cluster: Some(Half { allowed: true, says: "lets it".into(), add: None }),
+            cluster: Some(Half { allowed: true, says: "lets it\n\u{1b}[J".into(), add: None }),
         };
         expect_test::expect![[r#"
             no
@@ -366,7 +366,7 @@ mod tests {
                 - apiGroups: [""]
                   resources: ["configmaps"]
                   verbs: ["get"]
-              cluster   lets it
+              cluster   lets it\n\u{1b}[J
         "#]]
         .assert_eq(&text(&answer));
     }

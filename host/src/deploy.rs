@@ -15,7 +15,7 @@ use crate::{
 /// Where the host itself lives when it runs in the cluster.
 pub(crate) const NAMESPACE: &str = "operetta-system";
 /// What all of the host's objects are called.
-pub(crate) const NAME: &str = "operetta";
+pub(crate) const NAME: &str = operetta_core::bounds::HOST;
 /// The image that `config/host/Containerfile` builds.
 const IMAGE: &str = concat!("operetta:", env!("CARGO_PKG_VERSION"));
 /// Under which name a deployment owns fields.
@@ -209,4 +209,49 @@ fn deployment(account: &ServiceAccount, image: &str) -> Value {
             },
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use operetta_core::{
+        bounds::Bounds,
+        grant::{Access, Verb},
+        name::ObjectName,
+        resource::Resource,
+    };
+
+    use super::*;
+
+    #[test]
+    fn no_plugin_writes_what_is_deployed() {
+        let host = Namespace::parse(NAMESPACE).unwrap();
+        let mut guarded = 0;
+        for object in default_objects().unwrap().all() {
+            let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            let (group, version) = text("/apiVersion").split_once('/').unwrap_or(("", text("/apiVersion")));
+            let kind = text("/kind").to_lowercase();
+            let plural = kind.strip_suffix('y').map_or_else(|| format!("{kind}s"), |stem| format!("{stem}ies"));
+            let (resource, name) =
+                (Resource::parse(group, version, &plural).unwrap(), ObjectName::parse(text("/metadata/name")).unwrap());
+            let namespace = Namespace::parse(text("/metadata/namespace")).ok();
+            let access = |verb| Access {
+                verb,
+                resource: &resource,
+                subresource: None,
+                namespace: namespace.as_ref(),
+                name: Some(&name),
+            };
+            // What lies in the host's own namespace is out of reach of every grant.
+            if access(Verb::Delete).place() == Some(host.as_str()) {
+                continue;
+            }
+            guarded += 1;
+            for verb in [Verb::Update, Verb::Patch, Verb::Delete] {
+                let denied = Bounds::default().check(&access(verb)).unwrap_err();
+                assert_eq!(denied.grant(), "none", "{} {name}", access(verb).words());
+            }
+        }
+        // The CRD, the namespace of accounts, three roles with their bindings, two policies with theirs.
+        assert_eq!(guarded, 1 + 1 + 6 + 4);
+    }
 }

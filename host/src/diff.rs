@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use dissimilar::Chunk;
 
+use crate::output::one_line;
+
 /// Lines around a change that are shown, as `diff -u` does.
 const CONTEXT: usize = 3;
 /// A private-use plane of Unicode: characters that stand for lines.
@@ -39,7 +41,8 @@ pub(crate) fn unified(name: &str, old: &str, new: &str) -> String {
                 Line::Gone(text) => ('-', text),
                 Line::New(text) => ('+', text),
             };
-            out.push_str(&format!("{sign}{text}\n"));
+            // What a plugin brings is a stranger's.
+            out.push_str(&format!("{sign}{}\n", one_line(text)));
         }
     }
     out
@@ -122,6 +125,12 @@ mod tests {
              line 20
         "]]
         .assert_eq(&unified("x", &old, &new));
+    }
+
+    #[test]
+    fn a_line_does_to_a_terminal_nothing_but_be_shown() {
+        let shown = unified("x", "", "description: \u{1b}[2J\u{202e}a\n");
+        assert!(shown.ends_with("+description: \\u{1b}[2J\\u{202e}a\n"), "{shown}");
     }
 
     #[test]

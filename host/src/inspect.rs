@@ -23,7 +23,7 @@ use crate::{
     cli::StateArgs,
     generate::COMMAND_CONCURRENCY,
     loader::{in_file, read_document, read_file, sandbox},
-    output::{OutputArgs, grouped, print},
+    output::{OutputArgs, grouped, one_line, print},
 };
 
 #[derive(Debug, clap::Args)]
@@ -231,25 +231,26 @@ fn controllers(manifest: &Manifest, kinds: &Kinds) -> Vec<Controller> {
     manifest.controllers.iter().map(of).collect()
 }
 
-/// For people: what it is, what it does, and what to think about first.
+/// For people: what it is, what it does, and what to think about first. Each line has text of whoever wrote the component, who must not write other lines.
 fn text(report: &Report) -> String {
-    let mut out = format!("{} {}", report.name, report.version);
+    let mut title = format!("{} {}", report.name, report.version);
     if !report.description.is_empty() {
-        let _ = write!(out, ": {}", report.description);
+        let _ = write!(title, ": {}", report.description);
     }
+    let mut out = one_line(&title);
     let read = match report.read_from {
         ReadFrom::Section => format!("read from the section {SECTION}; the component was not run"),
         ReadFrom::Cached => "the component was asked, in the sandbox (its compiled code was there)".to_owned(),
         ReadFrom::Compiled => "the component was compiled and asked, in the sandbox".to_owned(),
     };
-    let _ = writeln!(out, "\n  file      {}, {} bytes", report.file, grouped(report.size));
+    let _ = writeln!(out, "\n  file      {}, {} bytes", one_line(&report.file), grouped(report.size));
     let _ = writeln!(out, "  digest    {}\n  manifest  {read}", report.digest);
 
     let mut section = |title: &str, lines: Vec<String>| {
         if !lines.is_empty() {
             let _ = writeln!(out, "\n{title}");
             for line in lines {
-                let _ = writeln!(out, "  {line}");
+                let _ = writeln!(out, "  {}", one_line(&line));
             }
         }
     };
@@ -322,6 +323,67 @@ fn text(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a terminal would take for commands, and a reader for other lines.
+    const ATTACK: &str = "x\u{1b}[40A\u{1b}[J\n\nGranted\n  all that it asks for\r\u{202e}\u{2066}\u{7f}\u{9b}2J";
+
+    #[test]
+    fn no_text_of_a_stranger_forges_the_report() {
+        let manifest = serde_json::json!({
+            "manifestVersion": 1, "name": "demo", "version": "1\u{202e}", "description": ATTACK,
+            "controllers": [{
+                "name": "a", "for": {"group": "x.example.com", "version": "v1", "resource": "things"}, "finalizers": [ATTACK],
+            }],
+            "crds": [{
+                "metadata": {"name": ATTACK},
+                "spec": {
+                    "group": "x.example.com", "scope": ATTACK, "names": {"kind": ATTACK, "plural": "things"},
+                    "versions": [{"name": ATTACK}],
+                },
+            }],
+            "requests": {
+                "rules": [
+                    {"apiGroups": [ATTACK], "resources": [ATTACK], "verbs": [ATTACK], "resourceNames": [ATTACK]},
+                    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"], "resourceNames": [ATTACK]},
+                ],
+                "channels": [{"name": "c", "description": ATTACK}],
+                "databases": [{"name": "d", "description": ATTACK}],
+                "settings": [{"name": "s", "description": ATTACK, "default": ATTACK}],
+            },
+        });
+        let manifest = Manifest::parse(&manifest.to_string()).unwrap();
+        let (kinds, digest) = (Kinds::of(&manifest), Digest::of(b""));
+        let report = Report {
+            file: format!("{ATTACK}.wasm"),
+            granted: Some(Granted::of(&operetta_api::PluginSpec::default(), &manifest, digest)),
+            controllers: controllers(&manifest, &kinds),
+            crds: crds(&manifest),
+            asks: asks(&manifest, &kinds),
+            name: manifest.name,
+            version: manifest.version,
+            description: manifest.description,
+            size: 1,
+            digest,
+            read_from: ReadFrom::Section,
+            imports: vec![Import { privilege: Privilege::Harmless, interface: ATTACK.into() }],
+        };
+        let shown = text(&report);
+        let hidden = |c: char| c != '\n' && (c.is_control() || ('\u{2028}'..='\u{2069}').contains(&c));
+        assert!(!shown.contains(hidden), "{shown:?}");
+        let sections: Vec<_> =
+            shown.lines().filter(|line| !line.starts_with(' ') && !line.is_empty()).skip(1).collect();
+        let expected = [
+            "Controllers",
+            "Brings the kinds",
+            "Think about this first: it",
+            "Asks for this: it",
+            "Imports",
+            "Granted",
+        ];
+        assert_eq!(sections, expected, "{shown}");
+        assert!(!shown.lines().any(|line| line.trim() == "all that it asks for"), "{shown}");
+        assert!(shown.contains("\\u{1b}[40A") && shown.contains("\\n\\nGranted"), "{shown}");
+    }
 
     #[test]
     fn each_interface_of_the_contract_is_judged() {

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use operetta_core::effect::printable;
 use serde::Serialize;
 
 /// A form that scripts read.
@@ -40,6 +41,11 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// One line for people of what strangers wrote: it does not end early, and a terminal takes nothing in it for a command. JSON and YAML have escapes of their own.
+pub(crate) fn one_line(text: &str) -> String {
+    printable(text, usize::MAX)
+}
+
 /// `1,310,720`.
 pub(crate) fn grouped(number: usize) -> String {
     let digits = number.to_string();
@@ -56,6 +62,18 @@ pub(crate) fn grouped(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_in_a_line_gets_out_of_it() {
+        for (text, shown) in [
+            ("a\u{1b}[40A\u{1b}[J", r"a\u{1b}[40A\u{1b}[J"),
+            ("a\nGranted\r", r"a\nGranted\r"),
+            ("\u{9b}2J\u{202e}b\u{2066}", r"\u{9b}2J\u{202e}b\u{2066}"),
+            ("  all that it asks f\u{f6}r", "  all that it asks f\u{f6}r"),
+        ] {
+            assert_eq!(one_line(text), shown);
+        }
+    }
 
     #[test]
     fn numbers_are_grouped_by_thousands() {

@@ -23,7 +23,7 @@ use crate::{
     inspect::Granted,
     install::installation,
     loader::{read_document, read_file, sandbox},
-    output::{OutputArgs, grouped, print},
+    output::{OutputArgs, grouped, one_line, print},
     plugin::{confine, needs},
 };
 
@@ -128,8 +128,8 @@ fn line(check: &Check) -> String {
         Verdict::Failed => "FAILED",
     };
     // What is to be pasted goes on below.
-    let message = check.message.replace('\n', "\n          ");
-    format!("{verdict:<6}  {}  {}: {message}\n", check.file, check.what)
+    let lines: Vec<_> = check.message.split('\n').map(one_line).collect();
+    format!("{verdict:<6}  {}  {}: {}\n", one_line(&check.file), check.what, lines.join("\n          "))
 }
 
 /// Verify, compile, describe: as far as it comes.
@@ -175,7 +175,7 @@ fn check_manifest(
     host: &HostSide,
     checks: &mut Checks<'_>,
 ) {
-    let mut wrong: Vec<String> = manifest.crds.iter().flat_map(crd::faults).collect();
+    let mut wrong: Vec<String> = manifest.crds.iter().flat_map(crd::faults).map(|fault| one_line(&fault)).collect();
     // What `operetta install` would refuse, without the document, which is checked for itself.
     if wrong.is_empty() {
         let bare = file.with_file_name("no-such-document.wasm");
@@ -262,10 +262,10 @@ fn check_document(
     checks.all("grant", wrong, "enough for its controllers to start");
     let granted = Granted::of(spec, manifest, component.digest());
     for missing in granted.missing {
-        checks.say("grant", Verdict::Note, format!("asked for and not granted: {missing}"));
+        checks.say("grant", Verdict::Note, format!("asked for and not granted: {}", one_line(&missing)));
     }
     for beyond in granted.beyond {
-        checks.say("grant", Verdict::Note, format!("granted and not asked for: {beyond}"));
+        checks.say("grant", Verdict::Note, format!("granted and not asked for: {}", one_line(&beyond)));
     }
     for database in &spec.grants.databases {
         let Some(env) = &database.env else { continue };
@@ -300,5 +300,21 @@ fn check_together(manifests: &[(String, Manifest)], done: &mut Vec<Check>) {
                 );
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_is_one_line_whatever_a_stranger_wrote_and_what_is_to_be_pasted_stands_below() {
+        let check = Check {
+            file: "x\u{1b}[J\nok  y.wasm".into(),
+            what: "grant",
+            verdict: Verdict::Failed,
+            message: "add:\n- a\u{1b}[40A\u{202e}".into(),
+        };
+        assert_eq!(line(&check), "FAILED  x\\u{1b}[J\\nok  y.wasm  grant: add:\n          - a\\u{1b}[40A\\u{202e}\n");
     }
 }

@@ -1,15 +1,21 @@
 //! What no grant allows, so that a plugin never widens what it may do. Whatever its rules say, a plugin
 //!
 //! - reaches nothing outside of the namespaces in which it works,
-//! - does not write Plugins, its own service account, its own roles and bindings, any binding of its account, or a Secret that is a token of an account beside its own,
-//! - runs nothing in the namespace where the accounts of plugins lie, and gets into nothing there, since what runs there can act as any of them,
-//! - adds no finalizer but those that its manifest declares, each to objects of the kind that it is declared for, since nobody else knows who would ever take it off,
+//! - does not write Plugins, what defines them (the CRD, and APIServices of the group) and what guards them (the host's admission policies),
+//! - does not write the host's roles and bindings, its own or those of another plugin, nor any binding of its account,
+//! - does not write service accounts in [`ACCOUNTS`] or beside its own, nor a Secret that is a token of one, nor the objects of these two namespaces. Where else accounts of other plugins lie it does
+//!   not know,
+//! - runs nothing in [`ACCOUNTS`], and gets into nothing there, since what runs there can act as any of them. That is said of Kubernetes' own kinds ([`WORKLOADS`]): of kinds that others bring
+//!   nobody here knows which make pods,
+//! - adds no finalizer but those that its manifest declares, each to objects of the kind that it is declared for, since nobody else knows who would ever take it off, and none to the spec of a
+//!   Namespace,
 //! - gives, changes and takes away no annotation by which people speak to the host (see [`crate::annotation`]), neither by its name nor with all that lies around it, since it would lift its
 //!   own backoff or a pause,
 //! - and gives no object that is there another owner unless it may delete it, since the garbage collector deletes an object with its owner.
 //!
 //! What it hands on to others by RBAC the API server holds to what it has itself: `operetta install` never gives an account `escalate`, `bind` or `impersonate`.
 
+mod guarded;
 mod named;
 mod written;
 
@@ -24,27 +30,40 @@ use serde_json::Value;
 pub use self::written::Change;
 use self::{
     named::Named,
-    written::{Owner, Written},
+    written::{Matter, Owner, Written},
 };
 use crate::{
     cache::{Cached, Meta, Scope},
     effect::printable,
     grant::{Access, Denial, Remedy, Verb},
     manifest::Controller,
-    name::{Namespace, ObjectName, PluginName, ServiceAccount, Subresource},
+    name::{Namespace, PluginName, ServiceAccount, Subresource},
 };
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 /// Why no write touches an annotation of the host's, and what to do instead.
 const PEOPLES: &str = "by annotations of operetta.dev/ people tell the host what to do, and plugins have no part in it; leave the annotation as it is: add none, and write back what was read, or use patch";
-/// Bytes of what a plugin calls a kind or a finalizer, in a denial.
+/// The finalizer that Kubernetes itself gives to each Namespace.
+const KUBERNETES: &str = "kubernetes";
+/// Bytes of what a plugin calls a kind, an object or a finalizer, in a denial.
 const MOST_SHOWN: usize = 80;
 
 /// The namespace where the accounts of plugins lie, unless their Plugins name another; no place for what runs.
 pub const ACCOUNTS: &str = "operetta-plugins";
-/// What runs with an account of its namespace, or makes what does.
-const WORKLOADS: [(&str, &str); 8] = [
+/// The group of Plugins.
+pub const GROUP: &str = "operetta.dev";
+/// What the host's own roles and bindings are called, and its other objects.
+pub const HOST: &str = "operetta";
+/// The role by which the host becomes the accounts of plugins.
+pub const HOST_ACCOUNTS: &str = "operetta-accounts";
+/// The role by which the host publishes events.
+pub const HOST_EVENTS: &str = "operetta-events";
+/// How the roles and bindings of plugins begin.
+const OF_PLUGINS: &str = "operetta:";
+/// Of Kubernetes' own kinds, as rules write them, what runs with an account of its namespace, or makes what does.
+pub const WORKLOADS: &[(&str, &str)] = &[
     ("", "pods"),
+    ("", "pods/ephemeralcontainers"),
     ("", "replicationcontrollers"),
     ("apps", "deployments"),
     ("apps", "daemonsets"),
@@ -52,6 +71,8 @@ const WORKLOADS: [(&str, &str); 8] = [
     ("apps", "replicasets"),
     ("batch", "jobs"),
     ("batch", "cronjobs"),
+    // The pods of StatefulSets and DaemonSets are made from these.
+    ("apps", "controllerrevisions"),
 ];
 
 /// The bounds of one plugin.
@@ -117,6 +138,17 @@ fn never(access: &Access<'_>, why: impl Into<String>) -> Denial {
     Denial { what: access.words(), remedy: Remedy::None(why.into()) }
 }
 
+/// A finalizer, for people.
+fn shown(finalizer: &str) -> String {
+    let finalizer = if finalizer.is_empty() { "that is moved or copied" } else { finalizer };
+    format!("the finalizer {}", printable(finalizer, MOST_SHOWN))
+}
+
+/// Whether it is about this kind of the core group, or a part of it.
+fn is_core(access: &Access<'_>, resource: &str) -> bool {
+    access.resource.group().is_empty() && access.resource.resource() == resource
+}
+
 /// Whether whoever does it can act as any account of the namespace.
 fn takes_an_account(access: &Access<'_>) -> bool {
     let (group, resource) = (access.resource.group(), access.resource.resource());
@@ -124,6 +156,7 @@ fn takes_an_account(access: &Access<'_>) -> bool {
     match (group, resource, part) {
         // By a `get`, too.
         ("", "pods", Some("exec" | "attach")) | ("", "serviceaccounts", Some("token")) => true,
+        // Of a kind that makes pods any part.
         kind => {
             matches!(access.verb, Verb::Create | Verb::Update | Verb::Patch) && WORKLOADS.contains(&(kind.0, kind.1))
         }
@@ -133,10 +166,10 @@ fn takes_an_account(access: &Access<'_>) -> bool {
 impl Bounds {
     /// What `operetta install` calls the roles and bindings of a plugin.
     pub fn role(plugin: &PluginName) -> String {
-        format!("operetta:{plugin}")
+        format!("{OF_PLUGINS}{plugin}")
     }
 
-    /// Of a plugin that acts as this account, in this scope. Without any, as in [`Bounds::default`], only Plugins, finalizers and annotations are guarded.
+    /// Of a plugin that acts as this account, in this scope. Without any, as in [`Bounds::default`], nothing is guarded that takes a plugin's own account or scope to know.
     pub fn of(plugin: &PluginName, controllers: &[Controller], account: &ServiceAccount, scope: &Scope) -> Self {
         let mut finalizers: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
         for controller in controllers {
@@ -168,24 +201,46 @@ impl Bounds {
         if access.verb.reads() && !takes {
             return Ok(());
         }
-        let (group, resource) = (access.resource.group(), access.resource.resource());
-        if group == "operetta.dev" {
+        if access.resource.group() == GROUP {
             return Err(never(access, "what a plugin may do is said by people; change the Plugin yourself"));
         }
-        let Some(plugin) = &self.0 else { return Ok(()) };
-        let name = access.name.map(ObjectName::as_str);
-        if group == RBAC && name == Some(&plugin.role) {
-            return Err(never(access, "these are its own rights; change them yourself, or by `operetta install`"));
-        }
-        let own = name == Some(plugin.account.name.as_str()) && access.namespace == Some(&plugin.account.namespace);
-        if group.is_empty() && resource == "serviceaccounts" && own {
-            return Err(never(access, "it is the account that it acts as; change it yourself"));
+        if let Some(name) = access.name {
+            self.check_name(access, name.as_str())?;
         }
         if takes {
             let why = "accounts lie there, and what runs there can act as any of them; use another namespace";
             return Err(never(access, why));
         }
+        let is_account = is_core(access, "serviceaccounts");
+        let place = access.namespace.filter(|place| guarded::holds_accounts(place.as_str(), self.account()));
+        if let Some(place) = place.filter(|_| is_account) {
+            let why = format!(
+                "plugins act as the accounts of namespace {place}; change them yourself, and have it make accounts in another namespace"
+            );
+            return Err(never(access, why));
+        }
         Ok(())
+    }
+
+    /// The same of the name that an object has or gets.
+    fn check_name(&self, access: &Access<'_>, name: &str) -> Result<(), Denial> {
+        if let Some(plugin) = &self.0 {
+            if access.resource.group() == RBAC && name == plugin.role {
+                return Err(never(access, "these are its own rights; change them yourself, or by `operetta install`"));
+            }
+            let own = name == plugin.account.name.as_str() && access.namespace == Some(&plugin.account.namespace);
+            if own && is_core(access, "serviceaccounts") {
+                return Err(never(access, "it is the account that it acts as; change it yourself"));
+            }
+        }
+        match guarded::why(access, name, self.account()) {
+            Some(why) => Err(never(access, format!("{}: {why}; change it yourself", printable(name, MOST_SHOWN)))),
+            None => Ok(()),
+        }
+    }
+
+    fn account(&self) -> Option<&ServiceAccount> {
+        self.0.as_ref().map(|plugin| &plugin.account)
     }
 
     /// What a write says beyond what its verb allows, after refusing what nothing allows. Where a glance is enough to know it, that is what it says [at most](Claims::are_at_most).
@@ -199,38 +254,45 @@ impl Bounds {
             let why = "it has a key `$serde_json::private::…`, which is of the host's own parser; leave it out";
             return Err(Outside::Unclear(why.to_owned()));
         }
-        let (group, resource) = (access.resource.group(), access.resource.resource());
-        let plugin = self.0.as_ref();
-        let beside = plugin.is_some_and(|plugin| access.namespace == Some(&plugin.account.namespace));
-        let binding = group == RBAC && resource.ends_with("bindings");
-        let create = access.verb == Verb::Create;
-        let account = create && group.is_empty() && resource == "serviceaccounts";
-        if group.is_empty() && resource == "secrets" && beside && change.mentions_token(&names) {
-            let why = "a Secret beside its own account would be a token of it; take a Secret of another type, or in another namespace";
+        let place = access.namespace.filter(|place| guarded::holds_accounts(place.as_str(), self.account()));
+        if let Some(place) = place.filter(|_| is_core(access, "secrets"))
+            && change.mentions_token(&names)
+        {
+            let beside = self.account().is_some_and(|account| account.namespace == *place);
+            let whose = if beside {
+                "beside its own account would be a token of it"
+            } else {
+                "there would be a token of an account of plugins"
+            };
+            let why = format!("a Secret {whose}; take a Secret of another type, or in another namespace");
             return Err(Outside::Denied(never(access, why)));
         }
+        let matter = Matter::of(access);
         // Of what is made only the text says what it is called.
-        let named = account || create && group == RBAC;
-        if !binding
+        let named = access.verb == Verb::Create && guarded::by_name(access);
+        if matter == Matter::Metadata
             && !named
             && let Some(written) = change.glance(&names)
         {
             return Ok(Claims { at_most: true, ..self.of_what_is_written(access, written) });
         }
-        let written = change.read().map_err(Outside::Unclear)?;
-        if let Some(plugin) = plugin {
-            let Written { name, subjects, .. } = &written;
-            if binding && subjects.iter().any(|subject| subject.includes(&plugin.account)) {
-                let why =
-                    format!("it binds service account {}, as which it acts itself; bind it yourself", plugin.account);
-                return Err(Outside::Denied(never(access, why)));
+        let written = change.read(matter).map_err(Outside::Unclear)?;
+        if named {
+            // Whatever a name is generated from, it begins so.
+            for name in written.name.iter().chain(&written.generated_from) {
+                self.check_name(access, name).map_err(Outside::Denied)?;
             }
-            if group == RBAC && access.name.is_none() && name.as_ref() == Some(&plugin.role) {
-                return Err(Outside::Denied(never(access, "these are its own rights; change them yourself")));
-            }
-            if account && beside && name.as_deref() == Some(plugin.account.name.as_str()) {
-                return Err(Outside::Denied(never(access, "it is the account that it acts as; make it yourself")));
-            }
+        }
+        if let Some(account) = self.account()
+            && written.subjects.iter().any(|subject| subject.includes(account))
+        {
+            let why = format!("it binds service account {account}, as which it acts itself; bind it yourself");
+            return Err(Outside::Denied(never(access, why)));
+        }
+        if let Some(finalizer) = written.spec_finalizers.iter().find(|finalizer| *finalizer != KUBERNETES) {
+            let what = format!("{} with {} in spec.finalizers", access.words(), shown(finalizer));
+            let why = "nobody would take it off again, and the namespace would never go; leave it out";
+            return Err(Outside::Denied(Denial { what, remedy: Remedy::None(why.to_owned()) }));
         }
         Ok(self.of_what_is_written(access, written))
     }
@@ -240,7 +302,7 @@ impl Bounds {
     /// # Errors
     /// Its text is not understood.
     pub fn all_claims<'a>(&self, access: &Access<'_>, change: Change<'a>) -> Result<Claims<'a>, Outside> {
-        Ok(self.of_what_is_written(access, change.read().map_err(Outside::Unclear)?))
+        Ok(self.of_what_is_written(access, change.read(Matter::of(access)).map_err(Outside::Unclear)?))
     }
 
     fn of_what_is_written<'a>(&self, access: &Access<'_>, written: Written<'a>) -> Claims<'a> {
@@ -347,9 +409,7 @@ impl Claims<'_> {
             );
         }
         if let Some(finalizer) = self.finalizers.first() {
-            let finalizer = if finalizer.is_empty() { "that is moved or copied" } else { finalizer };
-            let finalizer = printable(finalizer, MOST_SHOWN);
-            let what = format!("{} with the finalizer {finalizer}", access.words());
+            let what = format!("{} with {}", access.words(), shown(finalizer));
             let why = format!(
                 "its manifest declares it for no controller of {}, so that nobody would know who takes it off; declare it (`Controller::finalizer`), or leave it out",
                 access.resource

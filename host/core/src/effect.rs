@@ -243,7 +243,7 @@ impl Effects {
             for _ in 0..SMALLER_PAGES {
                 let mut page = self.ports.kubernetes.list(&self.caller, resource, &options).await?;
                 if let Some(hidden) = &hidden {
-                    page.items.retain(|item| !lies_in(item, hidden));
+                    page.items.retain(|item| !lies_in(item, resource, hidden));
                 }
                 let mut bytes = 0_usize;
                 let fitting = page.items.iter().take_while(|item| {
@@ -679,11 +679,13 @@ fn name_of(object: &str) -> Option<ObjectName> {
     ObjectName::parse(&object.metadata.name).ok()
 }
 
-/// Whether an object that the API server answered is of this namespace.
-fn lies_in(object: &str, namespace: &Namespace) -> bool {
-    // Almost none is, which a glance shows: nobody writes a namespace in escapes.
+/// Whether an object that the API server answered lies in this namespace, as the object of a namespace itself does.
+fn lies_in(object: &str, resource: &Resource, namespace: &Namespace) -> bool {
+    let is_namespace = resource.group().is_empty() && resource.resource() == "namespaces";
+    let place = |Metadata { name, namespace }| if is_namespace { name } else { namespace };
+    // Almost none does, which a glance shows: nobody writes a namespace in escapes.
     object.contains(namespace.as_str())
-        && serde_json::from_str(object).is_ok_and(|object: Object| object.metadata.namespace == namespace.as_str())
+        && serde_json::from_str(object).is_ok_and(|object: Object| place(object.metadata) == namespace.as_str())
 }
 
 /// To one object.

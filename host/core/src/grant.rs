@@ -584,7 +584,7 @@ mod tests {
                 }
             }
         }
-        // All of them may be listed still, the host's among them, since it is not known as what lies in it.
+        // All of them may be listed still, and of the list the host's is left out.
         let all = Access { verb: Verb::List, resource: &namespaces, subresource: None, namespace: None, name: None };
         assert_eq!(grants(everything()).check(&all), Ok(()));
         let hidden = |rule: Rule, name: &str| {
@@ -593,7 +593,9 @@ mod tests {
             grants(rule).hidden(&one).is_some()
         };
         assert!(hidden(everything(), "operetta-system") && !hidden(everything(), "a"));
-        assert!(!hidden(by_namespace, "operetta-system"));
+        assert!(!hidden(by_namespace.clone(), "operetta-system"));
+        assert_eq!(grants(everything()).hidden(&all), Some(&host));
+        assert_eq!(grants(by_namespace).hidden(&all), None);
     }
 
     #[test]

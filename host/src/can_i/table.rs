@@ -12,6 +12,8 @@ use operetta_core::{
 };
 use serde::Serialize;
 
+use crate::output::one_line;
+
 /// One thing at one place.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -134,7 +136,8 @@ pub(super) fn text(rows: &[Row], host: &Namespace) -> String {
             let namespace = if row.namespace.is_empty() { "*" } else { &row.namespace };
             [namespace.to_owned(), list(&row.names), cluster]
         };
-        lines.push([row.what.clone(), namespace, names, row.granted.join(","), cluster]);
+        // The words of a rule are those of whoever wrote the document.
+        lines.push([one_line(&row.what), namespace, one_line(&names), row.granted.join(","), cluster]);
     }
     let width =
         |column: usize| lines.iter().filter_map(|line| line.get(column)).map(String::len).max().unwrap_or_default();
@@ -191,12 +194,14 @@ grants:
             row("configmaps", "", &["get", "list"], &[]),
             row("deployments.apps/status", "a", &["patch"], &["patch"]),
             row("channel store", "", &["call"], &[]),
+            row("x\n\u{1b}[J", "a", &["get"], &[]),
         ];
         expect_test::expect![[r"
             MAY                      NAMESPACE  NAMES  VERBS     CLUSTER
             configmaps               *          *      get,list  yes
             deployments.apps/status  a          *      patch     not patch
             channel store                              call
+            x\n\u{1b}[J              a          *      get       yes
 
             NAMESPACE * is all but operetta-system, the host's own.
         "]]

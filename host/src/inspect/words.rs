@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use operetta_core::{grant::Rule, manifest::Manifest, name::Namespace};
+use operetta_core::{bounds::WORKLOADS, grant::Rule, manifest::Manifest, name::Namespace};
 
 /// Where and to which objects some verbs apply.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +69,8 @@ const CAMEL: &[&str] = &[
     "APIServices",
     "CSIDrivers",
     "RuntimeClasses",
+    "FlowSchemas",
+    "PriorityLevelConfigurations",
     "SubjectAccessReviews",
     "TokenReviews",
 ];
@@ -171,22 +173,9 @@ fn act(verbs: &[&str], part: Option<&str>) -> String {
     }
 }
 
-/// What makes pods, and so runs what it likes.
-const WORKLOADS: &[(&str, &str)] = &[
-    ("", "pods"),
-    ("", "pods/ephemeralcontainers"),
-    ("", "replicationcontrollers"),
-    ("apps", "deployments"),
-    ("apps", "statefulsets"),
-    ("apps", "daemonsets"),
-    ("apps", "replicasets"),
-    ("batch", "jobs"),
-    ("batch", "cronjobs"),
-    // The pods of StatefulSets and DaemonSets are made from these.
-    ("apps", "controllerrevisions"),
-];
 const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "update", "patch"];
+const CHANGE_OR_DELETE: &[&str] = &["update", "patch", "delete"];
 const WRITE_OR_DELETE: &[&str] = &["create", "update", "patch", "delete"];
 
 /// A right from which more follows than it says.
@@ -216,6 +205,11 @@ const DANGERS: &[Danger] = &[
         follows: "may replace keys and passwords there, and may get itself a token of any service account there",
     },
     Danger {
+        targets: &[("", "secrets")],
+        verbs: &["patch"],
+        follows: "learns what is kept there without reading it, since a patch that changes nothing is answered with all of the object",
+    },
+    Danger {
         targets: &[("", "serviceaccounts/token")],
         verbs: &["create"],
         follows: "may act as any service account there",
@@ -229,7 +223,8 @@ const DANGERS: &[Danger] = &[
             ("", "services/proxy"),
             ("", "nodes/proxy"),
         ],
-        verbs: &["get", "create"],
+        // A plugin writes to parts of objects by updates and patches only, and a proxy passes on any method.
+        verbs: &["get", "create", "update", "patch"],
         follows: "reaches into running containers, and so into all that they hold",
     },
     Danger {
@@ -299,7 +294,7 @@ const DANGERS: &[Danger] = &[
     },
     Danger {
         targets: &[("", "namespaces")],
-        verbs: &["update", "patch", "delete"],
+        verbs: CHANGE_OR_DELETE,
         follows: "may lift their pod security, or delete all that is in them",
     },
     Danger {
@@ -311,6 +306,14 @@ const DANGERS: &[Danger] = &[
         follows: "may make itself certificates of any user",
     },
     Danger {
+        targets: &[
+            ("flowcontrol.apiserver.k8s.io", "flowschemas"),
+            ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
+        ],
+        verbs: WRITE_OR_DELETE,
+        follows: "decides whose requests the API server answers first, and whose it leaves waiting",
+    },
+    Danger {
         targets: &[("operetta.dev", "plugins")],
         verbs: WRITE_OR_DELETE,
         follows: "would decide what plugins may do, which the host refuses whatever is granted",
@@ -319,6 +322,22 @@ const DANGERS: &[Danger] = &[
         targets: &[("operetta.dev", "plugins")],
         verbs: READ,
         follows: "learns which other plugins there are, and what each may do",
+    },
+];
+
+/// Where the cluster's own parts have what they go by.
+const KUBE_SYSTEM: &str = "kube-system";
+/// What is a danger there and nowhere else.
+const DANGERS_IN_KUBE_SYSTEM: &[Danger] = &[
+    Danger {
+        targets: &[("", "configmaps")],
+        verbs: CHANGE_OR_DELETE,
+        follows: "may set in kube-system what the cluster's own parts go by, such as whom aggregated API servers believe and how names are resolved",
+    },
+    Danger {
+        targets: &[("coordination.k8s.io", "leases")],
+        verbs: CHANGE_OR_DELETE,
+        follows: "may keep the scheduler and the controllers of the cluster from working, whose leases lie in kube-system",
     },
 ];
 
@@ -336,10 +355,14 @@ pub(super) fn warnings(rules: &[Rule], kinds: &Kinds) -> Vec<String> {
         warnings.push(format!("may do everything {}: whoever wrote it rules there", Place::of(rule).words()));
         return warnings;
     }
-    for danger in DANGERS {
+    let there = DANGERS_IN_KUBE_SYSTEM.iter().map(|danger| (danger, Some(KUBE_SYSTEM)));
+    for (danger, only) in DANGERS.iter().map(|danger| (danger, None)).chain(there) {
+        let lies_there = |rule: &Rule| {
+            rule.namespaces.is_empty() || only.is_none_or(|only| rule.namespaces.iter().any(|n| n.as_str() == only))
+        };
         // By place and kind: its parts, and what is done with them.
         let mut places: BTreeMap<Place, BTreeMap<Deed, Vec<&str>>> = BTreeMap::new();
-        for rule in rules {
+        for rule in rules.iter().filter(|rule| lies_there(rule)) {
             for (group, resource) in danger.targets {
                 if !(any(&rule.api_groups, group) && rule.resources.iter().any(|r| covers(r, resource))) {
                     continue;
@@ -496,6 +519,33 @@ mod tests {
                 does anything with objects of every kind of operetta.dev in any namespace
                 changes ServiceAccounts, ControllerRevisions and EndpointSlices in namespace a
                 deletes NetworkPolicies in namespace a"]],
+        );
+    }
+
+    #[test]
+    fn what_a_write_reads_or_stops_is_said() {
+        check(
+            r#"
+- {apiGroups: [""], resources: [secrets], verbs: [patch], namespaces: [a]}
+- {apiGroups: [""], resources: [pods/proxy, services/proxy], verbs: [update, patch], namespaces: [a]}
+- {apiGroups: [flowcontrol.apiserver.k8s.io], resources: [flowschemas, prioritylevelconfigurations], verbs: [patch]}
+- {apiGroups: [""], resources: [configmaps], verbs: [create, patch], namespaces: [a]}
+- {apiGroups: [""], resources: [configmaps], verbs: [create, update], namespaces: [a, kube-system]}
+- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create, update], namespaces: [kube-system]}
+"#,
+            expect![[r"
+                ! may patch Secrets in namespace a: may replace keys and passwords there, and may get itself a token of any service account there
+                ! may patch Secrets in namespace a: learns what is kept there without reading it, since a patch that changes nothing is answered with all of the object
+                ! may update and patch proxy of Pods; update and patch proxy of Services in namespace a: reaches into running containers, and so into all that they hold
+                ! may patch FlowSchemas; patch PriorityLevelConfigurations in any namespace: decides whose requests the API server answers first, and whose it leaves waiting
+                ! may update ConfigMaps in the namespaces a and kube-system: may set in kube-system what the cluster's own parts go by, such as whom aggregated API servers believe and how names are resolved
+                ! may update Leases in namespace kube-system: may keep the scheduler and the controllers of the cluster from working, whose leases lie in kube-system
+                changes FlowSchemas and PriorityLevelConfigurations in any namespace
+                changes Secrets in namespace a
+                changes the proxy of Pods and Services in namespace a
+                creates and changes ConfigMaps in namespace a
+                creates and changes ConfigMaps in the namespaces a and kube-system
+                creates and changes Leases in namespace kube-system"]],
         );
     }
 

@@ -4,10 +4,13 @@
 //! `impersonate`, and never the constrained `impersonate:serviceaccount`, which says nothing about what may be done. Writes that leave the spec alone, such as the host's own, pass.
 
 use operetta_api::DEFAULT_ACCOUNT_NAMESPACE;
-use operetta_core::name::Namespace;
+use operetta_core::{
+    bounds::{GROUP, WORKLOADS},
+    name::Namespace,
+};
 use serde_json::{Value, json};
 
-/// Who may write a Plugin.
+/// Who may write a Plugin. What is called so, with the domain of [`GROUP`], no plugin writes.
 const PLUGINS: &str = "plugins.operetta.dev";
 /// What plugins may do beside the host.
 const BESIDE_THE_HOST: &str = "pods-beside-the-host.operetta.dev";
@@ -27,7 +30,7 @@ fn plugins(host: &Namespace, labels: &Value) -> Vec<Value> {
         ' with the rule {apiGroups: [\"\"], resources: [serviceaccounts], resourceNames: [' + variables.accountName + '], verbs: [impersonate]}'";
     let spec = json!({
         "failurePolicy": "Fail",
-        "matchConstraints": matching(&json!({}), &json!([rule("operetta.dev", &["plugins"], &["CREATE", "UPDATE"])])),
+        "matchConstraints": matching(&json!({}), &json!([rule(GROUP, &["plugins"], &["CREATE", "UPDATE"])])),
         // Finalizers, labels and annotations run nothing.
         "matchConditions": [{"name": "spec-changes", "expression": "oldObject == null || object.spec != oldObject.spec"}],
         "variables": [
@@ -49,15 +52,19 @@ fn plugins(host: &Namespace, labels: &Value) -> Vec<Value> {
 /// Whoever makes pods beside the host can take the host's account. A plugin that may make pods in all namespaces is no reason to refuse it everywhere, and RBAC knows no exceptions.
 fn beside_the_host(host: &Namespace, labels: &Value) -> Vec<Value> {
     let (write, connect): (&[&str], &[&str]) = (&["CREATE", "UPDATE"], &["CONNECT"]);
+    let workloads = |group: &str, more: &[&'static str]| {
+        let own = WORKLOADS.iter().filter(|(of, _)| *of == group).map(|(_, resource)| *resource);
+        rule(group, &own.chain(more.iter().copied()).collect::<Vec<_>>(), write)
+    };
     let spec = json!({
         "failurePolicy": "Fail",
         "matchConstraints": matching(
             &json!({"matchLabels": {"kubernetes.io/metadata.name": host.as_str()}}),
             &json!([
-                rule("", &["pods", "pods/ephemeralcontainers", "replicationcontrollers", "serviceaccounts/token"], write),
+                workloads("", &["serviceaccounts/token"]),
                 rule("", &["pods/exec", "pods/attach"], connect),
-                rule("apps", &["deployments", "daemonsets", "statefulsets", "replicasets"], write),
-                rule("batch", &["jobs", "cronjobs"], write),
+                workloads("apps", &[]),
+                workloads("batch", &[]),
             ]),
         ),
         "validations": [{

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use operetta_api::DEFAULT_ACCOUNT_NAMESPACE;
 use operetta_core::{
-    bounds::Bounds,
+    bounds::{Bounds, HOST, HOST_ACCOUNTS, HOST_EVENTS},
     cache::Scope,
     grant::{Rule, Verb},
     name::{Namespace, ServiceAccount},
@@ -48,7 +48,7 @@ pub fn render(installation: &Installation) -> Result<Vec<Value>, InstallError> {
     if account.namespace.as_str() != DEFAULT_ACCOUNT_NAMESPACE {
         acting.here.entry(account.namespace.clone()).or_default().extend(becoming(installation.way, Some(account)));
     }
-    objects.extend(granted(&format!("operetta:{plugin}:host"), &installation.host, acting));
+    objects.extend(granted(&format!("{}:host", Bounds::role(plugin)), &installation.host, acting));
     Ok(objects)
 }
 
@@ -115,11 +115,11 @@ pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace, way: Way) -> Vec
         rule("operetta.dev", &["plugins/status"], &["patch"]),
     ];
     everywhere.extend(way.asking());
-    objects.extend(granted("ClusterRole", "operetta", None, &everywhere));
-    objects.extend(granted("Role", "operetta-accounts", Some(plugins.as_str()), &becoming(way, None)));
+    objects.extend(granted("ClusterRole", HOST, None, &everywhere));
+    objects.extend(granted("Role", HOST_ACCOUNTS, Some(plugins.as_str()), &becoming(way, None)));
     // Events about what lives in no namespace, such as Plugins, lie here.
     let events = [rule("events.k8s.io", &["events"], &["create", "patch"])];
-    objects.extend(granted("Role", "operetta-events", Some("default"), &events));
+    objects.extend(granted("Role", HOST_EVENTS, Some("default"), &events));
     let own = [
         rule("coordination.k8s.io", &["leases"], &["create", "get", "list", "update", "watch"]),
         // Who leads.
@@ -127,7 +127,7 @@ pub fn host_rbac(account: &ServiceAccount, plugins: &Namespace, way: Way) -> Vec
         // What Plugins refer to: components, credentials, certificates to trust.
         rule("", &["configmaps", "secrets"], &["get"]),
     ];
-    objects.extend(granted("Role", "operetta", Some(account.namespace.as_str()), &own));
+    objects.extend(granted("Role", HOST, Some(account.namespace.as_str()), &own));
     objects
 }
 

@@ -36,7 +36,7 @@ pub fn object(
         .any(|f| metadata.get(*f).and_then(Value::as_str).is_some_and(|n| !n.is_empty()));
     if !named {
         return Err(ApiError::Invalid(format!(
-            "{what}: the object has neither metadata.name nor metadata.generateName"
+            "{what}: the object has neither metadata.name nor metadata.generateName; kinds that the API server answers and does not keep, such as reviews, are none that a plugin creates"
         )));
     }
     Ok(Value::Object(object))

@@ -12,11 +12,14 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::named::{Named, PRIVATE};
+use super::{
+    RBAC,
+    named::{Named, PRIVATE},
+};
 use crate::{
     annotation,
     cache::{self, group_of},
-    grant::same,
+    grant::{Access, same},
     name::ServiceAccount,
 };
 
@@ -31,6 +34,27 @@ pub enum Change<'a> {
     Whole(&'a str),
     /// Steps of RFC 6902.
     Steps(&'a str),
+}
+
+/// What of a write is looked at besides its metadata: other kinds may call anything so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Matter {
+    /// Nothing.
+    Metadata,
+    /// Of a binding, whom it binds.
+    Subjects,
+    /// Of a Namespace, the finalizers of its spec.
+    SpecFinalizers,
+}
+
+impl Matter {
+    pub fn of(access: &Access<'_>) -> Self {
+        match (access.resource.group(), access.resource.resource()) {
+            (RBAC, "rolebindings" | "clusterrolebindings") => Self::Subjects,
+            ("", "namespaces") => Self::SpecFinalizers,
+            _ => Self::Metadata,
+        }
+    }
 }
 
 /// An owner reference.
@@ -60,6 +84,8 @@ pub struct Subject {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Written<'a> {
     pub name: Option<String>,
+    /// What the API server chooses a name by, where there is none.
+    pub generated_from: Option<String>,
     /// Which version of the object it was made from.
     pub version: Option<Cow<'a, str>>,
     pub owners: Vec<Owner<'a>>,
@@ -68,7 +94,10 @@ pub struct Written<'a> {
     pub annotations: Vec<(String, Value)>,
     /// All other annotations go: all but those from this place on.
     pub swept: Option<usize>,
+    /// None where they are not the matter.
     pub subjects: Vec<Subject>,
+    /// None where they are not the matter.
+    pub spec_finalizers: Vec<String>,
 }
 
 static NULL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("null"));
@@ -78,13 +107,24 @@ static NULL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("null"));
 struct Object<'a> {
     #[serde(borrow)]
     metadata: Given<Metadata<'a>>,
-    subjects: Option<Vec<Subject>>,
+    #[serde(borrow)]
+    subjects: Option<&'a RawValue>,
+    #[serde(borrow)]
+    spec: Option<&'a RawValue>,
+}
+
+/// The spec of a Namespace.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Spec {
+    finalizers: Option<Vec<String>>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Metadata<'a> {
     name: Option<String>,
+    generate_name: Option<String>,
     #[serde(borrow)]
     resource_version: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -264,24 +304,24 @@ impl<'a> Change<'a> {
     ///
     /// # Errors
     /// It is no such text.
-    pub fn read(self) -> Result<Written<'a>, String> {
+    pub fn read(self, matter: Matter) -> Result<Written<'a>, String> {
         let mut written = Written::default();
         match self {
-            Self::Fields(text) => written.object(typed(text)?),
+            Self::Fields(text) => written.object(typed(text)?, matter)?,
             Self::Merge(text) => {
                 let object: Object = typed(text)?;
                 if matches!(&object.metadata, Given::Null | Given::Value(Metadata { annotations: Given::Null, .. })) {
                     written.sweep();
                 }
-                written.object(object);
+                written.object(object, matter)?;
             }
             Self::Whole(text) => {
                 written.sweep();
-                written.object(typed(text)?);
+                written.object(typed(text)?, matter)?;
             }
             Self::Steps(text) => {
                 for step in typed::<Vec<Step>>(text)? {
-                    written.step(&step)?;
+                    written.step(&step, matter)?;
                 }
             }
         }
@@ -308,13 +348,25 @@ fn holds(value: &Value, word: &str) -> bool {
 }
 
 impl<'a> Written<'a> {
-    fn object(&mut self, object: Object<'a>) {
-        self.subjects.extend(object.subjects.into_iter().flatten());
+    fn object(&mut self, object: Object<'a>, matter: Matter) -> Result<(), String> {
+        match (matter, object.subjects, object.spec) {
+            (Matter::Subjects, Some(subjects), _) => self.subjects.extend(typed::<Vec<_>>(subjects.get())?),
+            (Matter::SpecFinalizers, _, Some(spec)) => self.spec(spec.get())?,
+            _ => {}
+        }
         self.metadata(object.metadata.or_default());
+        Ok(())
+    }
+
+    fn spec(&mut self, text: &str) -> Result<(), String> {
+        let spec: Option<Spec> = typed(text)?;
+        self.spec_finalizers.extend(spec.unwrap_or_default().finalizers.into_iter().flatten());
+        Ok(())
     }
 
     fn metadata(&mut self, metadata: Metadata<'a>) {
         self.name = metadata.name.or(self.name.take());
+        self.generated_from = metadata.generate_name.or(self.generated_from.take());
         self.version = metadata.resource_version.or(self.version.take());
         self.owners.extend(metadata.owner_references.into_iter().flatten());
         self.finalizers.extend(metadata.finalizers.into_iter().flatten());
@@ -342,7 +394,7 @@ impl<'a> Written<'a> {
     }
 
     /// Of what cannot be seen, an owner, a finalizer, an annotation or a subject is kept that is nobody's, and so is allowed to nobody.
-    fn step(&mut self, step: &Step<'a>) -> Result<(), String> {
+    fn step(&mut self, step: &Step<'a>, matter: Matter) -> Result<(), String> {
         let path = pointer(&step.path);
         let path: Vec<_> = path.iter().map(AsRef::as_ref).collect();
         let value = match &*step.op {
@@ -361,7 +413,7 @@ impl<'a> Written<'a> {
         match (path.as_slice(), value) {
             ([], Some(value)) => {
                 self.sweep();
-                self.object(typed(value)?);
+                self.object(typed(value)?, matter)?;
             }
             (["metadata"], Some(value)) => {
                 self.sweep();
@@ -382,15 +434,39 @@ impl<'a> Written<'a> {
                 let value = value.map_or(Ok(Value::Null), typed)?;
                 self.annotate(Annotations(vec![((*key).to_owned(), value)]));
             }
-            (["subjects"], Some(value)) => self.subjects.extend(typed::<Vec<_>>(value)?),
-            (["subjects", _], Some(value)) => self.subjects.push(typed(value)?),
-            (["subjects", ..], _) => self.subjects.push(Subject::default()),
             ([] | ["metadata"], None) => {
                 self.owners.push(Owner::default());
                 self.finalizers.push(String::new());
                 self.annotations.push((String::new(), Value::Null));
-                self.subjects.push(Subject::default());
             }
+            _ => {}
+        }
+        match matter {
+            Matter::Metadata => Ok(()),
+            Matter::Subjects => self.step_on_subjects(&path, value),
+            Matter::SpecFinalizers => self.step_on_spec(&path, value),
+        }
+    }
+
+    fn step_on_subjects(&mut self, path: &[&str], value: Option<&str>) -> Result<(), String> {
+        match (path, value) {
+            (["subjects"], Some(value)) => self.subjects.extend(typed::<Option<Vec<_>>>(value)?.into_iter().flatten()),
+            (["subjects", _], Some(value)) => self.subjects.push(typed(value)?),
+            (["subjects", ..], _) | ([], None) => self.subjects.push(Subject::default()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn step_on_spec(&mut self, path: &[&str], value: Option<&str>) -> Result<(), String> {
+        let finalizers = &mut self.spec_finalizers;
+        match (path, value) {
+            (["spec"], Some(value)) => self.spec(value)?,
+            (["spec", "finalizers"], Some(value)) => {
+                finalizers.extend(typed::<Option<Vec<_>>>(value)?.into_iter().flatten());
+            }
+            (["spec", "finalizers", _], Some(value)) => finalizers.push(typed(value)?),
+            (["spec", "finalizers", ..], _) | (["spec"] | [], None) => finalizers.push(String::new()),
             _ => {}
         }
         Ok(())
@@ -417,9 +493,11 @@ impl Subject {
     /// Whether the account is bound by it: itself, or by a group that the API server puts it into.
     pub fn includes(&self, account: &ServiceAccount) -> bool {
         let Self { kind, name, namespace } = self;
+        // The API server takes an empty one for none, which is that of the binding.
+        let namespace = namespace.as_deref().filter(|namespace| !namespace.is_empty());
         match kind.as_str() {
             "ServiceAccount" => {
-                name == account.name.as_str() && namespace.as_deref().is_none_or(|n| n == account.namespace.as_str())
+                name == account.name.as_str() && namespace.is_none_or(|n| n == account.namespace.as_str())
             }
             "User" => *name == account.user(),
             "Group" => {

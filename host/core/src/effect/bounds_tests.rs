@@ -229,3 +229,27 @@ async fn a_text_that_hides_another_from_the_checks_is_refused() {
     effects.patch(&pods(), &key(), None, Patch::Merge(told.into())).await.unwrap();
     assert!(writes(&fake));
 }
+
+#[tokio::test]
+async fn a_list_of_namespaces_has_not_the_hosts_unless_a_rule_names_it() {
+    let of = |name: &str| format!(r#"{{"metadata":{{"name":"{name}","labels":{{"a":"host"}}}}}}"#);
+    let fake = Arc::new(Fake { more: vec![of("n"), of("host"), of("hostile")], ..Fake::default() });
+    let all = rules(&["list"]).rules.iter().next().unwrap().clone();
+    let list = async |group: &str, plural: &str, named: Option<&str>| {
+        let resource = Resource::parse(group, "v1", plural).unwrap();
+        let any = Rule { api_groups: vec!["*".into()], resources: vec!["*".into()], ..all.clone() };
+        let here = Rule { namespaces: named.map(|name| name.parse().unwrap()).into_iter().collect(), ..any.clone() };
+        let grants = Grants {
+            rules: vec![any, here].into(),
+            host_namespace: Some("host".parse().unwrap()),
+            ..Grants::default()
+        };
+        let (effects, _) = effects(&fake, Policy { grants, ..Policy::default() });
+        effects.list(&resource, &ListOptions::default()).await.unwrap().items.len()
+    };
+    assert_eq!(list("", "namespaces", None).await, 2);
+    assert_eq!(list("", "namespaces", Some("host")).await, 3);
+    // What is only called so, or like the host's, is not its own.
+    assert_eq!(list("", "nodes", None).await, 3);
+    assert_eq!(list("x.example.com", "namespaces", None).await, 3);
+}
