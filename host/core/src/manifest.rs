@@ -433,7 +433,7 @@ mod tests {
             (
                 |m| {
                     m["controllers"] =
-                        many(33, |n| serde_json::json!({"name": format!("c{n}"), "for": kind("things", n)}))
+                        many(33, |n| serde_json::json!({"name": format!("c{n}"), "for": kind("things", n)}));
                 },
                 "it has 33 controllers, and a plugin may have 32; make several plugins of it",
             ),
