@@ -607,7 +607,8 @@ impl Dispatcher {
         }
         let end = match &result {
             Err(failure) if failure.is_guests_end() => End::Stopped(failure.first_line()),
-            Err(Failure::Host(_)) => End::Unknown,
+            // Whoever owes the answer may owe it to each of them, and parking would outlast that.
+            Err(Failure::Host(_) | Failure::Unanswered(_)) => End::Unknown,
             Ok(_) | Err(_) => End::Returned,
         };
         if let Some(news) = self.gate.ended(pass, &job.key, end) {

@@ -150,7 +150,13 @@ fn is_lost(error: &ApiError) -> bool {
 }
 
 /// A call to the world under way, for as long as it is held.
-pub struct UnderWay(#[allow(dead_code, reason = "it is held")] Held);
+pub struct UnderWay(Held);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.tally().end();
+    }
+}
 
 impl From<Exceeded> for ApiError {
     fn from(exceeded: Exceeded) -> Self {
@@ -214,7 +220,14 @@ impl Effects {
 
     /// Holds the arguments of a call while it waits.
     pub fn under_way(&self, bytes: usize) -> Result<UnderWay, Exceeded> {
-        self.tally.wait(bytes).map(UnderWay)
+        let held = self.tally.wait(bytes)?;
+        self.tally.begin();
+        Ok(UnderWay(held))
+    }
+
+    /// Whether a call to the world is under way: what ends now does so while it waits for an answer.
+    pub fn is_waiting(&self) -> bool {
+        self.tally.is_waiting()
     }
 
     /// One object.

@@ -663,6 +663,32 @@ async fn a_controller_of_which_nothing_but_traps_comes_is_parked_and_comes_back_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_controller_that_nobody_answers_is_not_parked_and_goes_on_as_soon_as_somebody_does() {
+    let scene = scene();
+    for name in ["a", "b", "c"] {
+        scene.world.apply(&things(), name);
+    }
+    let answered = Arc::new(AtomicBool::new(false));
+    let now = answered.clone();
+    scene.runs.act(move |_, _| {
+        let answered = now.load(Ordering::SeqCst);
+        async move { if answered { done() } else { Err(Failure::Unanswered(Duration::from_secs(30))) } }
+    });
+    let _controller = scene.start().await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert!(scene.runs.all().len() > 20, "each object waits for itself: {}", scene.runs.all().len());
+    assert_eq!((scene.shared.vitals.why_parked(), scene.shared.vitals.trapping()), (None, None));
+    scene.runs.clear();
+    answered.store(true, Ordering::SeqCst);
+    let before = Instant::now();
+    for name in ["a", "b", "c"] {
+        scene.world.apply(&things(), name);
+    }
+    scene.runs.count(3).await;
+    assert!(before.elapsed() < Duration::from_millis(10), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_person_and_other_code_have_a_parked_controller_try_at_once() {
     let scene = scene();
     for name in ["a", "b", "asked"] {

@@ -238,6 +238,18 @@ async fn arguments_that_wait_are_limited_and_given_back() {
 }
 
 #[tokio::test]
+async fn it_is_known_whether_a_call_is_under_way_whatever_it_carries() {
+    let effects = limited(&fake(&[]), Limits { message: 10, ..Limits::default() });
+    assert!(!effects.is_waiting());
+    let (one, other) = (effects.under_way(0).ok().unwrap(), effects.under_way(40).ok().unwrap());
+    assert!(effects.under_way(1).is_err(), "what does not begin is not under way");
+    drop(one);
+    assert!(effects.is_waiting());
+    drop(other);
+    assert!(!effects.is_waiting());
+}
+
+#[tokio::test]
 async fn an_event_says_nothing_that_nobody_sees() {
     let fake = fake(&[]);
     let effects = limited(&fake, Limits::default());
