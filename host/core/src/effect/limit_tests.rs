@@ -289,7 +289,7 @@ async fn events_come_at_a_rate() {
 async fn writes_of_one_object_come_at_a_rate_over_all_reconciles() {
     let fake = fake(&[]);
     let first = limited(&fake, Limits { write_rate: 6, ..Limits::default() });
-    let next = Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone());
+    let next = Effects::new(first.caller.clone(), first.policy.shared.clone(), first.ports.clone());
     let named = |name: &str| format!(r#"{{"metadata": {{"name": "{name}"}}}}"#);
     let create = async |effects: &Effects, name: &str| {
         effects.create(&pods(), key().namespace.as_ref(), named(name)).await.map(drop)
@@ -335,7 +335,7 @@ async fn what_is_made_for_one_object_comes_at_ten_times_that_rate_whatever_its_n
     let guard = Guard::new(ControllerName::parse("c").unwrap(), Arc::default());
     let on = |name: &str| {
         let key = ObjectKey::parse(Some("n"), name).unwrap();
-        Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone()).on(guard.begin(&key))
+        Effects::new(first.caller.clone(), first.policy.shared.clone(), first.ports.clone()).on(guard.begin(&key))
     };
     let generated = || r#"{"metadata": {"generateName": "x-"}}"#.to_owned();
     let make = async |effects: &Effects| effects.create(&pods(), None, generated()).await.map(drop);
