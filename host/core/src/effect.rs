@@ -540,7 +540,8 @@ impl Effects {
     }
 
     fn deny(&self, denial: &Denial) -> ApiError {
-        (self.ports.denials)(denial);
+        let denial = self.policy.told(denial.clone());
+        (self.ports.denials)(&denial);
         ApiError::Denied(denial.to_string())
     }
 

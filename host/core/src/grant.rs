@@ -44,25 +44,28 @@ pub struct Grants {
     pub closed: Option<Closed>,
 }
 
-/// Why nothing is granted any more to what runs.
+/// Why something is no longer allowed to what runs, whatever the document says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// The plugin acts as another account by now.
+    /// It began under another document.
+    Earlier,
+    /// It began as another account.
     OtherAccount,
     /// The account is no longer the plugin's.
     LostAccount,
 }
 
-impl Closed {
-    fn why(self) -> &'static str {
-        match self {
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Earlier => {
+                "this reconcile began under the document before, and may do what that one and the one of now allow; the next one goes by the one of now alone"
+            }
             Self::OtherAccount => {
-                "the plugin acts as another account by now, and this reconcile began as the one before; the next one acts as the new account"
+                "the plugin acts as another account by now, and this reconcile began as the one before; the next one acts as the new one"
             }
-            Self::LostAccount => {
-                "the plugin may no longer act as its account; the condition Granted of the Plugin says why"
-            }
-        }
+            Self::LostAccount => "the plugin may not act as its account any more",
+        })
     }
 }
 
@@ -222,6 +225,8 @@ pub enum Remedy {
     },
     /// Nothing that a Plugin document grants; why, and what to do.
     None(String),
+    /// Nothing any more for what runs. Of what the document lacks it says nothing.
+    Closed(Closed),
 }
 
 /// A part of the Plugin document that grants something.
@@ -254,6 +259,16 @@ impl Denial {
         Self { what: what.into(), remedy: Remedy::Grant { place, yaml: yaml.into() } }
     }
 
+    /// The same to what began under another document: no reason to change the one of now.
+    pub fn of_before(&self) -> Self {
+        match self.remedy {
+            Remedy::Closed(_) => self.clone(),
+            Remedy::Grant { .. } | Remedy::None(_) => {
+                Self { what: self.what.clone(), remedy: Remedy::Closed(Closed::Earlier) }
+            }
+        }
+    }
+
     /// What kind of grant it lacks: `rules`, `channels`, `databases`, `events`, or `none` where there is none for it.
     pub fn grant(&self) -> &'static str {
         match &self.remedy {
@@ -261,7 +276,7 @@ impl Denial {
             Remedy::Grant { place: Place::Channels, .. } => "channels",
             Remedy::Grant { place: Place::Databases, .. } => "databases",
             Remedy::Grant { place: Place::Events, .. } => "events",
-            Remedy::None(_) => "none",
+            Remedy::None(_) | Remedy::Closed(_) => "none",
         }
     }
 }
@@ -273,6 +288,7 @@ impl fmt::Display for Remedy {
                 write!(f, "is not granted; to allow it, add to {} of the Plugin document:\n{yaml}", place.field())
             }
             Self::None(why) => write!(f, "is refused, whatever is granted: {why}"),
+            Self::Closed(why) => write!(f, "is refused: {why}"),
         }
     }
 }
@@ -294,7 +310,7 @@ impl Grants {
 
     fn denial(&self, place: Place, what: String, yaml: String) -> Denial {
         match self.closed() {
-            Some(closed) => Denial { what, remedy: Remedy::None(closed.why().to_owned()) },
+            Some(closed) => Denial { what, remedy: Remedy::Closed(closed) },
             None => Denial::of(place, what, yaml),
         }
     }
@@ -505,7 +521,7 @@ mod tests {
                 grants.check_events().unwrap_err(),
             ] {
                 assert_eq!(denial.grant(), "none");
-                assert!(denial.to_string().contains("may no longer act as its account"), "{denial}");
+                assert!(denial.to_string().contains("may not act as its account any more"), "{denial}");
             }
         }
     }

@@ -356,7 +356,9 @@ impl Plugin {
             log: Arc::new(NoLog),
             denials: Arc::new(move |denial| {
                 metrics.denied(denial.grant());
-                if !vitals.denied(denial) {
+                // What began before the document of now is no reason to change that one.
+                let is_news = !matches!(denial.remedy, Remedy::Closed(_)) && vitals.denied(denial);
+                if !is_news {
                     return again.say(&denial.to_string());
                 }
                 match &denial.remedy {
@@ -366,6 +368,7 @@ impl Plugin {
                     Remedy::None(why) => {
                         tracing::warn!(%plugin, what = denial.what, why, "denied: refused, whatever is granted to the plugin");
                     }
+                    Remedy::Closed(_) => {}
                 }
             }),
             exceeded: Arc::new(move |limit| limits.exceeded(limit)),

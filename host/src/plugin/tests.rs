@@ -265,7 +265,7 @@ async fn a_reconcile_in_flight_ends_with_the_code_that_began_it_and_is_granted_n
     eventually("the other document", || stage.metric(loads)).await;
     gate.send_replace(true);
     assert_eq!(stage.runs.count(2).await[0].version, "1");
-    assert!(seen.lock().unwrap()[1].contains("list parts of group x.example.com in all namespaces is not granted"));
+    assert!(seen.lock().unwrap()[1].contains("list parts of group x.example.com in all namespaces is refused: this"));
     assert_eq!(stage.components.loads(), 1);
     assert_eq!(seat.status.borrow().running, digest);
     stage.world.apply(&things(), "a");

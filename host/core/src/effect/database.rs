@@ -107,6 +107,7 @@ impl Effects {
 
     fn allow_database(&self, database: &str) -> Result<DatabaseName, SqlError> {
         self.policy.now().grants.check_database(database).map_err(|denial| {
+            let denial = self.policy.told(denial);
             (self.ports.denials)(&denial);
             SqlError::Denied(denial.to_string())
         })

@@ -69,6 +69,7 @@ impl Effects {
     fn allow_grpc(&self, channel: &str, call: GrpcCall, bytes: usize) -> Result<(ChannelName, GrpcCall), GrpcStatus> {
         self.tally.call(bytes, Limit::GrpcMessage)?;
         let channel = self.policy.now().grants.check_channel(channel).map_err(|denial| {
+            let denial = self.policy.told(denial);
             (self.ports.denials)(&denial);
             denied(&denial)
         })?;

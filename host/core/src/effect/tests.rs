@@ -412,6 +412,8 @@ async fn what_is_granted_in_addition_waits_for_the_next_reconcile() {
     let grant = |verbs: &[&str]| policy.store(Arc::new(Policy { grants: rules(verbs), ..Policy::default() }));
     grant(&["get", "delete"]);
     assert_eq!(may(&effects).await, [true, false, false]);
+    let said = effects.delete(&pods(), &key(), &DeleteOptions::default()).await.unwrap_err().to_string();
+    assert!(said.contains("began under the document before") && !said.contains("add to"), "{said}");
     let next = Effects::new(effects.caller.clone(), policy.clone(), effects.ports.clone());
     assert_eq!(may(&next).await, [true, false, true]);
     // As often as it changes.

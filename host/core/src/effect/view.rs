@@ -47,6 +47,11 @@ impl View {
         });
         Guard::from_inner(left)
     }
+
+    /// A denial as it is told: what began before the document of now may lack what that one grants.
+    pub fn told(&self, denial: Denial) -> Denial {
+        if self.is_unchanged() { denial } else { denial.of_before() }
+    }
 }
 
 fn is_same(one: &Policy, other: &Policy) -> bool {
@@ -80,8 +85,11 @@ impl Still {
         if self.policy.is_unchanged() {
             return Ok(());
         }
-        let granted = granted(&self.policy.now().grants).map(drop);
-        granted.inspect_err(|denial| (self.denials)(denial))
+        granted(&self.policy.now().grants).map(drop).map_err(|denial| {
+            let denial = self.policy.told(denial);
+            (self.denials)(&denial);
+            denial
+        })
     }
 }
 
