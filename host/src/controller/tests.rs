@@ -1,5 +1,6 @@
 //! Controllers on fakes of the ports, with paused time.
 
+mod grants;
 mod loops;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -37,6 +38,15 @@ struct Scene {
     places: Arc<Places>,
 }
 
+/// All of things and parts, and nothing else.
+fn granted() -> Policy {
+    let rules = json!([{"apiGroups": ["x.example.com"], "resources": ["things", "parts"], "verbs": ["*"]}]);
+    Policy {
+        grants: Grants { rules: serde_json::from_value(rules).unwrap(), ..Grants::default() },
+        ..Policy::default()
+    }
+}
+
 fn version(world: &Arc<World>, code: Arc<dyn Reconciler>, own_share: usize) -> Version {
     Version {
         mode: Mode::Run,
@@ -50,6 +60,7 @@ fn version(world: &Arc<World>, code: Arc<dyn Reconciler>, own_share: usize) -> V
             exceeded: Arc::new(|_| {}),
             rates: Arc::default(),
         },
+        policy: Arc::new(granted()),
         scope: Scope::All,
         own_share: Arc::new(Semaphore::new(own_share)),
     }
@@ -58,8 +69,8 @@ fn version(world: &Arc<World>, code: Arc<dyn Reconciler>, own_share: usize) -> V
 fn shared(plugin: &str, version: Version, places: &Arc<Places>) -> Arc<Shared> {
     Arc::new(Shared {
         plugin: plugin_name(plugin),
+        policy: Arc::new(ArcSwap::new(version.policy.clone())),
         version: ArcSwap::from_pointee(version),
-        policy: Arc::default(),
         tenant: places.join(&plugin_name(plugin)),
         metrics: Arc::new(Metrics::default()),
         vitals: Arc::default(),
@@ -329,7 +340,7 @@ async fn when_other_code_took_over_all_is_looked_at_and_what_waits_does_not_wait
 #[tokio::test(start_paused = true)]
 async fn stopping_lets_reconciles_in_flight_end_and_takes_no_more() {
     let scene = scene();
-    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), 1));
+    scene.shared.exchange(version(&scene.world, scene.runs.code("1"), 1));
     for name in ["a", "b"] {
         scene.world.apply(&things(), name);
     }
@@ -372,7 +383,7 @@ async fn no_more_run_at_once_than_the_share_of_the_plugin_and_that_of_all() {
     // Of eight places, two are kept for a plugin that may come.
     for (own, all, expected) in [(3, 64, 3), (16, 8, 6)] {
         let scene = scene_of(all);
-        scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), own));
+        scene.shared.exchange(version(&scene.world, scene.runs.code("1"), own));
         for number in 0..40 {
             scene.world.apply(&things(), &format!("t{number}"));
         }
@@ -450,7 +461,7 @@ async fn a_plugin_that_hangs_in_all_places_that_it_gets_leaves_one_for_a_neighbo
 #[tokio::test(start_paused = true)]
 async fn keys_that_wait_for_the_plugins_own_share_are_counted() {
     let scene = scene();
-    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), 1));
+    scene.shared.exchange(version(&scene.world, scene.runs.code("1"), 1));
     scene.runs.act(|_, _| async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         done()
@@ -468,7 +479,7 @@ async fn keys_that_wait_for_the_plugins_own_share_are_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_new_version_does_not_wait_for_places_that_the_old_one_holds() {
     let scene = scene();
-    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), 1));
+    scene.shared.exchange(version(&scene.world, scene.runs.code("1"), 1));
     let old = Arc::new(AtomicBool::new(true));
     let hangs = old.clone();
     scene.runs.act(move |_, _| {
@@ -485,7 +496,7 @@ async fn a_new_version_does_not_wait_for_places_that_the_old_one_holds() {
     let _controller = scene.start().await;
     scene.runs.under_way(1).await;
     let before = Instant::now();
-    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("2"), 1));
+    scene.shared.exchange(version(&scene.world, scene.runs.code("2"), 1));
     let first = scene.runs.count(1).await[0].clone();
     assert_eq!((first.version.as_str(), first.key), ("2", key("b")));
     assert!(before.elapsed().as_secs() < 1);
@@ -503,7 +514,7 @@ async fn a_key_from_where_the_plugin_no_longer_works_is_let_go() {
     scene.runs.clear();
     let narrow = Scope::Namespaces([Namespace::parse("n").unwrap()].into());
     let next = Version { scope: narrow, ..version(&scene.world, scene.runs.code("2"), 1) };
-    scene.shared.exchange(Policy::default(), next);
+    scene.shared.exchange(next);
     let runs = scene.runs.count(5).await;
     assert!(runs.iter().all(|run| run.key == key("a")), "{runs:#?}");
 }
@@ -706,7 +717,7 @@ async fn a_person_and_other_code_have_a_parked_controller_try_at_once() {
 
     scene.runs.clear();
     scene.runs.act(|_, _| async { done() });
-    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("2"), 16));
+    scene.shared.exchange(version(&scene.world, scene.runs.code("2"), 16));
     controller.look_at_all();
     assert!(scene.runs.count(3).await.iter().all(|run| run.version == "2"));
     assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
@@ -741,9 +752,9 @@ async fn an_object_beside_the_host_is_nobodys_unless_a_rule_names_the_place() {
         let rules = json!([{"apiGroups": ["*"], "resources": ["things"], "verbs": ["*"], "namespaces": namespaces}]);
         let rules = serde_json::from_value(rules).unwrap();
         let host_namespace = Some(Namespace::parse("host").unwrap());
-        let grants = operetta_core::grant::Grants { rules, host_namespace, ..Default::default() };
-        let policy = Policy { grants, ..Policy::default() };
-        scene.shared.exchange(policy, version(&scene.world, scene.runs.code("1"), 16));
+        let grants = Grants { rules, host_namespace, ..Grants::default() };
+        let policy = Arc::new(Policy { grants, ..Policy::default() });
+        scene.shared.exchange(Version { policy, ..version(&scene.world, scene.runs.code("1"), 16) });
     };
     with(&[]);
     let controller = scene.start().await;

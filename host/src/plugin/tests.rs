@@ -111,6 +111,11 @@ fn granted() -> Value {
     json!({"grants": {"rules": [{"apiGroups": ["x.example.com"], "resources": ["*"], "verbs": ["*"]}]}})
 }
 
+/// With fewer grants, of its own kind.
+fn only_things(verbs: &[&str]) -> Value {
+    json!({"grants": {"rules": [{"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": verbs}]}})
+}
+
 /// With something beside the grants.
 fn granted_and(more: &Value) -> Value {
     let mut spec = granted();
@@ -280,7 +285,7 @@ async fn a_broken_replacement_leaves_the_old_one_running_and_says_why() {
     seat.runs("1").await;
     for (wasm, spec, problem) in [
         (broken(), granted(), "describe: demo.wasm: the manifest is not valid"),
-        (version("2"), json!({}), "grant: its controllers need what is not granted"),
+        (component("2", for_parts), only_things(&["*"]), "grant: its controllers need what is not granted"),
         (version("2"), granted_and(&json!({"colour": 1})), "fetch: demo.yaml: unknown field `colour`"),
         (version("2"), granted_and(&json!({"source": {"file": "x.wasm"}})), "it can only be demo.wasm"),
         (
