@@ -89,7 +89,8 @@ async fn a_write_that_is_dropped_before_its_answer_or_that_lost_it_is_noted_too(
         let mut found = Vec::new();
         for round in 0..120 {
             let errand = guard.begin(&key());
-            let effects = Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone()).on(errand);
+            let effects =
+                Effects::new(first.caller.clone(), first.policy.shared.clone(), first.ports.clone()).on(errand);
             let other = ObjectKey { name: ObjectName::parse(&format!("x{round}")).unwrap(), ..key() };
             let call = async {
                 match write {
