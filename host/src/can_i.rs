@@ -272,6 +272,10 @@ impl Plugin {
             Err(Denial { remedy: Remedy::None(why), .. }) => {
                 Half { allowed: false, says: format!("could not grant it: {why}"), add: None }
             }
+            // Of what runs only, and nothing runs here.
+            Err(Denial { remedy: Remedy::Closed(why), .. }) => {
+                Half { allowed: false, says: format!("refuses it: {why}"), add: None }
+            }
         }
     }
 }

@@ -44,6 +44,8 @@ pub enum Entry {
     },
     /// Something is missing that can only come as a file; the text says what, and what to do.
     Incomplete(String),
+    /// A component without a document that would grant it anything; the text says what to do.
+    WithoutDocument(String),
     /// Nothing any more.
     Gone,
 }
@@ -245,7 +247,7 @@ impl Catalog {
             Some(directory::Entry::WithoutDocument { why, .. }) => {
                 let own = format!("{name}.wasm");
                 let used = self.plugins.iter().any(|(plugin, object)| file_of(object, plugin).as_ref() == Some(&own));
-                if used { Entry::Gone } else { Entry::Incomplete(why.clone()) }
+                if used { Entry::Gone } else { Entry::WithoutDocument(why.clone()) }
             }
         }
     }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use futures::{
     FutureExt as _, StreamExt as _,
     stream::{BoxStream, SelectAll},
@@ -19,7 +19,7 @@ use futures::{
 use operetta_core::{
     cache::{Cached, Change, Extent, Informers, KindInfo, Scope, Subscription},
     effect::{Effects, Policy, Ports},
-    grant::{Access, Grants, Verb},
+    grant::{Access, Closed, Grants, Verb},
     limit::Limit,
     looping::{Chain, Errand, Guard, Happened, Loop, Step},
     manifest,
@@ -71,19 +71,32 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Lets reconciles do only what these grants allow as well, from their next effect on, and only in these namespaces; answers whether these are others than before.
-    pub fn narrow(&self, grants: Option<Arc<Grants>>, scope: Option<Scope>) -> bool {
-        let mut policy = Policy::clone(&self.policy.load());
-        policy.grants.within = grants;
-        let moved = policy.bounds.narrow(scope);
-        self.policy.store(Arc::new(policy));
-        moved
+    /// Lets reconciles do only what these grants allow as well, from their next effect on, and only in these namespaces.
+    pub fn narrow(&self, grants: Option<Arc<Grants>>, scope: Option<Scope>) {
+        self.change(|policy| {
+            policy.grants.within = grants;
+            policy.bounds.narrow(scope);
+        });
+    }
+
+    /// Lets reconciles do nothing more, those under way among them; or again what the policy says.
+    pub fn close(&self, why: Option<Closed>) {
+        self.change(|policy| policy.grants.closed = why);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Policy)) {
+        let version = self.version.load_full();
+        let mut policy = Policy::clone(&version.policy);
+        change(&mut policy);
+        let policy = Arc::new(policy);
+        self.policy.store(policy.clone());
+        self.version.store(Arc::new(Version { policy, ..Version::clone(&version) }));
     }
 
     /// From now on this runs. What waits for a place under the version before goes on under this one.
-    pub fn exchange(&self, policy: Policy, version: Version) {
-        // The policy first, so that the new version never runs with the old one's.
-        self.policy.store(Arc::new(policy));
+    pub fn exchange(&self, version: Version) {
+        // The policy first, so that it holds for what begins under the old version meanwhile, too.
+        self.policy.store(version.policy.clone());
         let share = version.own_share.clone();
         let before = self.version.swap(Arc::new(version));
         if !Arc::ptr_eq(&before.own_share, &share) {
@@ -112,6 +125,7 @@ impl Mode {
 }
 
 /// What runs when a key's turn comes. A reconcile in flight ends with the version that it began with.
+#[derive(Clone)]
 pub struct Version {
     /// Whose turn comes.
     pub mode: Mode,
@@ -119,6 +133,8 @@ pub struct Version {
     pub reconciler: Arc<dyn Reconciler>,
     /// Its ways out; the log is exchanged for one that names the object.
     pub ports: Ports,
+    /// What it may do by its own document, which is about what these ports reach.
+    pub policy: Arc<Policy>,
     /// Where it works; a key from elsewhere, left by a version that worked there too, is let go.
     pub scope: Scope,
     /// How many reconciles of the plugin run at once.
@@ -236,6 +252,7 @@ impl Controller {
             guard: guard.clone(),
             running: running.clone(),
             metrics,
+            told: ArcSwapOption::default(),
         };
         let before = before.map(|before| before.running.clone());
         let work = async move {
@@ -544,6 +561,8 @@ struct Dispatcher {
     guard: Arc<Guard>,
     running: TaskTracker,
     metrics: Arc<ControllerMetrics>,
+    /// The policy of which it was told that it hides objects.
+    told: ArcSwapOption<Policy>,
 }
 
 impl Dispatcher {
@@ -580,12 +599,7 @@ impl Dispatcher {
         let version = self.shared.version.load_full();
         // Whatever woke it; when a person lets it go on, or the plugin is not to go after all, that wakes it again.
         let drained = version.mode == Mode::Drain && !self.holders.is_leaving(&job.key);
-        let namespace = job.key.namespace.as_ref();
-        if !(version.scope.contains(namespace) && self.shared.policy.load().bounds.contains(namespace))
-            || self.is_hidden(&job.key)
-            || self.paused.contains(&job.key)
-            || drained
-        {
+        if self.paused.contains(&job.key) || drained || !self.may_see(&version, &job.key) {
             self.queue.done(&job.key, Next::Await);
             return;
         }
@@ -631,7 +645,8 @@ impl Dispatcher {
         }
         let end = match &result {
             Err(failure) if failure.is_guests_end() => End::Stopped(failure.first_line()),
-            Err(Failure::Host(_) | Failure::NoRoom { .. }) => End::Unknown,
+            // Whoever owes the answer may owe it to each of them, and parking would outlast that.
+            Err(Failure::Host(_) | Failure::NoRoom { .. } | Failure::Unanswered(_)) => End::Unknown,
             Ok(_) | Err(_) => End::Returned,
         };
         if let Some(news) = self.gate.ended(pass, &job.key, end) {
@@ -651,16 +666,36 @@ impl Dispatcher {
         }
     }
 
-    /// Whether it lies beside the host, and no rule says that this is the plugin's to see.
-    fn is_hidden(&self, key: &ObjectKey) -> bool {
+    /// Whether the object is the plugin's to see: it is handed over whole, which takes the rules that a watch of it does. What is not is let go without a word to the plugin, and looked at when all is
+    /// looked at because it is granted again.
+    ///
+    /// Beyond what the document in force grants nobody expects anything. What a document takes away that is not in force, since something is wrong with it, is told, once.
+    fn may_see(&self, version: &Version, key: &ObjectKey) -> bool {
         let (namespace, name) = (key.namespace.as_ref(), Some(&key.name));
-        let access = Access { verb: Verb::Get, resource: &self.primary, subresource: None, namespace, name };
-        access.place().is_some() && self.shared.policy.load().grants.hidden(&access).is_some()
+        let now = self.shared.policy.load_full();
+        if !(version.scope.contains(namespace) && now.bounds.contains(namespace)) {
+            return false;
+        }
+        let lacking = |policy: &Policy| {
+            let access = |verb| Access { verb, resource: &self.primary, subresource: None, namespace, name };
+            [Verb::List, Verb::Watch].into_iter().find_map(|verb| policy.grants.check(&access(verb)).err())
+        };
+        let earlier = Some(&version.policy).filter(|policy| !Arc::ptr_eq(policy, &now));
+        let Some(denial) = lacking(&now).or_else(|| lacking(earlier?)) else { return true };
+        tracing::debug!(plugin = %self.caller.plugin, controller = %self.caller.controller, %key, lacking = denial.what, "not the plugin's to see");
+        if now.grants.within.is_some() {
+            let told = self.told.swap(Some(now.clone()));
+            if !told.is_some_and(|told| Arc::ptr_eq(&told, &now)) {
+                (version.ports.denials)(&denial);
+            }
+        }
+        false
     }
 
     /// Tells those who see the object, as far as the plugin's rights reach.
     async fn tell_loop(self: Arc<Self>, version: Arc<Version>, key: ObjectKey, told: String) {
-        let effects = Effects::new(self.caller.clone(), self.shared.policy.clone(), version.ports.clone());
+        let (began, now) = (version.policy.clone(), self.shared.policy.clone());
+        let effects = Effects::since(began, self.caller.clone(), now, version.ports.clone());
         let event = Event {
             resource: self.primary.clone(),
             key,
@@ -692,8 +727,13 @@ impl Dispatcher {
                 return (Err(failure), Vec::new());
             }
         };
+        // What was taken away while it was read is not handed over.
+        if !self.may_see(version, &job.key) {
+            return (Ok(Outcome::AwaitChange), Vec::new());
+        }
         let ports = Ports { log: Arc::new(ReconcileLog::new(&self.caller, &job.key, id)), ..version.ports.clone() };
-        let effects = Arc::new(Effects::new(self.caller.clone(), self.shared.policy.clone(), ports).on(errand));
+        let (began, now) = (version.policy.clone(), self.shared.policy.clone());
+        let effects = Arc::new(Effects::since(began, self.caller.clone(), now, ports).on(errand));
         let request = Request {
             controller: self.caller.controller.clone(),
             key: job.key.clone(),

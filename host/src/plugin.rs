@@ -20,7 +20,7 @@ use operetta_core::{
     backoff::Backoff,
     cache::{Informers, Scope},
     effect::{Policy, Ports},
-    grant::Grants,
+    grant::{Closed, Grants},
     manifest::Manifest,
     name::{Actor, ControllerName, Digest, Namespace, PluginName, ServiceAccount},
     port::{ApiError, Kubernetes},
@@ -209,6 +209,8 @@ struct Running {
     scope: Scope,
     extents: Extents,
     shared: Arc<Shared>,
+    /// What a document took away that is not in force.
+    withdrawn: Withdrawn,
     controllers: HashMap<ControllerName, Controller>,
     claim: Claim,
     /// What is to be said when all caches are filled.
@@ -220,16 +222,27 @@ struct Arriving {
     since: Instant,
 }
 
+/// What a document that is not in force leaves of what runs.
+#[derive(Clone, Default, PartialEq)]
+struct Withdrawn {
+    /// What it grants, where it is something else.
+    grants: Option<Arc<Grants>>,
+    /// Where, where it is not everywhere that the other one says.
+    scope: Option<Scope>,
+    /// There is none at all, and so nothing is left.
+    all: bool,
+}
+
 /// What is asked for.
 enum Step {
     /// Nothing: all is as it should be, or it cannot be used.
     Stay,
-    /// The same, but for what these do not grant, and outside of these namespaces.
-    Narrow(Option<Arc<Grants>>, Option<Scope>),
     /// This version, ready to run.
     Exchange(Box<Prepared>),
     /// The same, in another mode.
     Keep(Mode),
+    /// The same, which may do nothing more: its account is refused.
+    Close,
     /// No reconciles for now.
     Suspend,
     /// An end.
@@ -262,6 +275,11 @@ enum Wake {
 }
 
 impl Running {
+    /// Why nothing is allowed any more, where that is so.
+    fn closed(&self) -> Option<Closed> {
+        self.shared.version.load().policy.grants.closed
+    }
+
     fn has_lost_watches(&self) -> bool {
         self.controllers.values().any(Controller::is_lost)
     }
@@ -320,6 +338,8 @@ impl Plugin {
         loop {
             let entry = entries.borrow_and_update().clone();
             self.freed.mark_unchanged();
+            // Before anything that takes its time.
+            self.withdraw(&entry);
             let (next, problem) = tokio::select! {
                 found = self.prepare(&entry) => found,
                 // A newer file makes the work on this one pointless.
@@ -432,7 +452,7 @@ impl Plugin {
         self.status.send_modify(|status| {
             let object = match entry {
                 Entry::Present { object, .. } => object.clone(),
-                Entry::Incomplete(_) | Entry::Gone => None,
+                Entry::Incomplete(_) | Entry::WithoutDocument(_) | Entry::Gone => None,
             };
             let idle = running.is_none();
             *status = Status {

@@ -128,6 +128,12 @@ impl Vitals {
         is_news
     }
 
+    /// What was denied is granted again, as far as anybody knows.
+    pub fn forget_denials(&self) {
+        lock(&self.denied).clear();
+        self.alarm.notify_one();
+    }
+
     /// Other code or another policy took over: what the one before did says nothing about it.
     pub fn begin(&self, holders: Vec<(String, Arc<Holders>)>, guards: Vec<Arc<Guard>>) {
         *lock(&self.guards) = guards;

@@ -516,8 +516,7 @@ impl PluginSpec {
             channels: self.grants.channels.iter().map(|c| c.name.clone()).collect(),
             databases: self.grants.databases.iter().map(|d| d.name.clone()).collect(),
             events: self.grants.events,
-            host_namespace: None,
-            within: None,
+            ..Grants::default()
         };
         Policy { grants, limits: self.limits.limits(), settings: self.settings.clone(), ..Policy::default() }
     }

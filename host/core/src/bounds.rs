@@ -186,6 +186,23 @@ impl Bounds {
         std::mem::replace(&mut plugin.within, within) != plugin.within
     }
 
+    /// What lies within both, for ports that reach as far as this one; nothing where the two are of different accounts.
+    pub fn and(&self, other: &Self) -> Option<Self> {
+        let (Some(plugin), Some(others)) = (&self.0, &other.0) else {
+            return Some(Self(self.0.clone().or_else(|| other.0.clone())));
+        };
+        if plugin.account != others.account {
+            return None;
+        }
+        let left = plugin.reach().intersection(&others.reach());
+        let within = (left != plugin.scope).then_some(left);
+        let both = |(kind, declared): (&(String, String), &BTreeSet<String>)| {
+            Some((kind.clone(), declared & others.finalizers.get(kind)?))
+        };
+        let finalizers = plugin.finalizers.iter().filter_map(both).collect();
+        Some(Self(Some(Plugin { within, finalizers, ..plugin.clone() })))
+    }
+
     /// Whether objects of this namespace are the plugin's to see.
     pub fn contains(&self, namespace: Option<&Namespace>) -> bool {
         self.0.as_ref().is_none_or(|plugin| plugin.contains(namespace))
@@ -320,6 +337,10 @@ impl Bounds {
 }
 
 impl Plugin {
+    fn reach(&self) -> Scope {
+        self.within.as_ref().map_or_else(|| self.scope.clone(), |within| self.scope.intersection(within))
+    }
+
     fn contains(&self, namespace: Option<&Namespace>) -> bool {
         self.scope.contains(namespace) && self.within.as_ref().is_none_or(|within| within.contains(namespace))
     }

@@ -6,6 +6,7 @@ mod database;
 mod grpc;
 mod meter;
 mod tally;
+mod view;
 
 pub use database::Ask;
 pub use meter::{Call, Ending, Meter};
@@ -35,6 +36,7 @@ use crate::{
     resource::{ObjectKey, Resource},
 };
 use tally::{Counted, Held, Line, Tally, TooFast};
+use view::View;
 
 /// How often a page is asked for anew because what came does not fit into an answer: each time as much as fitted before.
 const SMALLER_PAGES: usize = 3;
@@ -80,10 +82,8 @@ pub struct Policy {
 /// The effects of one reconcile.
 pub struct Effects {
     caller: Caller,
-    policy: Arc<ArcSwap<Policy>>,
+    policy: Arc<View>,
     ports: Ports,
-    /// As it was when the reconcile began.
-    settings: Arc<Policy>,
     tally: Arc<Tally>,
     /// What it is about; none where the host itself acts.
     errand: Option<Errand>,
@@ -150,7 +150,13 @@ fn is_lost(error: &ApiError) -> bool {
 }
 
 /// A call to the world under way, for as long as it is held.
-pub struct UnderWay(#[allow(dead_code, reason = "it is held")] Held);
+pub struct UnderWay(Held);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.tally().end();
+    }
+}
 
 impl From<Exceeded> for ApiError {
     fn from(exceeded: Exceeded) -> Self {
@@ -161,9 +167,14 @@ impl From<Exceeded> for ApiError {
 impl Effects {
     /// For one reconcile of `caller`.
     pub fn new(caller: Caller, policy: Arc<ArcSwap<Policy>>, ports: Ports) -> Self {
-        let settings = policy.load_full();
-        let tally = Tally::new(settings.limits.clone(), Arc::clone(&ports.rates), Arc::clone(&ports.exceeded));
-        Self { caller, policy, ports, settings, tally: Arc::new(tally), errand: None, steps: Mutex::default() }
+        Self::since(policy.load_full(), caller, policy, ports)
+    }
+
+    /// The same, of a reconcile that began under this policy, to which its ports belong. Whatever the policy becomes, it allows no more than both do.
+    pub fn since(began: Arc<Policy>, caller: Caller, policy: Arc<ArcSwap<Policy>>, ports: Ports) -> Self {
+        let tally = Tally::new(began.limits.clone(), Arc::clone(&ports.rates), Arc::clone(&ports.exceeded));
+        let (policy, tally) = (Arc::new(View::new(began, policy)), Arc::new(tally));
+        Self { caller, policy, ports, tally, errand: None, steps: Mutex::default() }
     }
 
     /// About this object: what it writes is noted there, and what it makes is held to the rate of one object.
@@ -178,12 +189,12 @@ impl Effects {
 
     /// The limits as they were when the reconcile began.
     pub fn limits(&self) -> &Limits {
-        &self.settings.limits
+        &self.policy.began.limits
     }
 
     /// A setting, as it was when the reconcile began.
     pub fn setting(&self, name: &str) -> Option<&str> {
-        self.settings.settings.get(name).map(String::as_str)
+        self.policy.began.settings.get(name).map(String::as_str)
     }
 
     /// How the reconcile ended, with the limits that it met in the words of a failure: of some of them a plugin learns nothing but to come again later, and says so.
@@ -214,7 +225,14 @@ impl Effects {
 
     /// Holds the arguments of a call while it waits.
     pub fn under_way(&self, bytes: usize) -> Result<UnderWay, Exceeded> {
-        self.tally.wait(bytes).map(UnderWay)
+        let held = self.tally.wait(bytes)?;
+        self.tally.begin();
+        Ok(UnderWay(held))
+    }
+
+    /// Whether a call to the world is under way: what ends now does so while it waits for an answer.
+    pub fn is_waiting(&self) -> bool {
+        self.tally.is_waiting()
     }
 
     /// One object.
@@ -237,7 +255,7 @@ impl Effects {
             let namespace = options.namespace.as_ref();
             let access = Access { verb: Verb::List, resource, subresource: None, namespace, name: name.as_ref() };
             self.allow(&access)?;
-            let hidden = self.policy.load().grants.hidden(&access).cloned();
+            let hidden = self.policy.now().grants.hidden(&access).cloned();
             let most = self.tally.limits.message;
             let mut options = options.clone();
             for _ in 0..SMALLER_PAGES {
@@ -364,7 +382,7 @@ impl Effects {
         let effect = async {
             self.call(event.message.len())?;
             self.tally.beside(event.reason.len() + event.action.len())?;
-            self.policy.load().grants.check_events().map_err(|denial| self.deny(&denial))?;
+            self.policy.now().grants.check_events().map_err(|denial| self.deny(&denial))?;
             // Regarding an object that it could not read, an event would be a way to write about strangers' objects.
             self.allow(&of(Verb::Get, &event.resource, None, &event.key))?;
             self.tally.event().map_err(|rate| self.slow_down(rate))?;
@@ -377,7 +395,7 @@ impl Effects {
     /// Publishes what the host has to say about an object of the plugin's. The host has no rights of its own there, so it uses the plugin's, and answers whether these are enough: where
     /// they are not, nothing was denied to the plugin, which asked for nothing.
     pub async fn announce(&self, event: Event) -> Result<bool, ApiError> {
-        let may = self.policy.load().grants.check_events().is_ok()
+        let may = self.policy.now().grants.check_events().is_ok()
             && self.may(&of(Verb::Get, &event.resource, None, &event.key)).is_ok();
         if may {
             self.ports.kubernetes.publish(&self.caller, event).await?;
@@ -436,7 +454,7 @@ impl Effects {
 
     /// The same, and nobody is told.
     fn may(&self, access: &Access<'_>) -> Result<(), Denial> {
-        let policy = self.policy.load();
+        let policy = self.policy.now();
         policy.bounds.check(access)?;
         policy.grants.check(access)
     }
@@ -492,7 +510,7 @@ impl Effects {
         access: &Access<'_>,
         of: impl FnOnce(&Bounds) -> Result<Claims<'a>, Outside>,
     ) -> Result<Claims<'a>, ApiError> {
-        let policy = self.policy.load();
+        let policy = self.policy.now();
         let mut claims = of(&policy.bounds).map_err(|outside| match outside {
             Outside::Denied(denial) => self.deny(&denial),
             Outside::Unclear(why) => {
@@ -525,7 +543,8 @@ impl Effects {
     }
 
     fn deny(&self, denial: &Denial) -> ApiError {
-        (self.ports.denials)(denial);
+        let denial = self.policy.told(denial.clone());
+        (self.ports.denials)(&denial);
         ApiError::Denied(denial.to_string())
     }
 

@@ -39,6 +39,34 @@ pub struct Grants {
     /// What else has to allow it: a document that takes grants away and is not in force yet.
     #[serde(skip)]
     pub within: Option<Arc<Self>>,
+    /// Nothing is granted any more, whatever stands here.
+    #[serde(skip)]
+    pub closed: Option<Closed>,
+}
+
+/// Why something is no longer allowed to what runs, whatever the document says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// It began under another document.
+    Earlier,
+    /// It began as another account.
+    OtherAccount,
+    /// The account is no longer the plugin's.
+    LostAccount,
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Earlier => {
+                "this reconcile began under the document before, and may do what that one and the one of now allow; the next one goes by the one of now alone"
+            }
+            Self::OtherAccount => {
+                "the plugin acts as another account by now, and this reconcile began as the one before; the next one acts as the new one"
+            }
+            Self::LostAccount => "the plugin may not act as its account any more",
+        })
+    }
 }
 
 /// One rule, in the shape of RBAC's PolicyRule, with namespaces.
@@ -197,6 +225,8 @@ pub enum Remedy {
     },
     /// Nothing that a Plugin document grants; why, and what to do.
     None(String),
+    /// Nothing any more for what runs. Of what the document lacks it says nothing.
+    Closed(Closed),
 }
 
 /// A part of the Plugin document that grants something.
@@ -229,6 +259,16 @@ impl Denial {
         Self { what: what.into(), remedy: Remedy::Grant { place, yaml: yaml.into() } }
     }
 
+    /// The same to what began under another document: no reason to change the one of now.
+    pub fn of_before(&self) -> Self {
+        match self.remedy {
+            Remedy::Closed(_) => self.clone(),
+            Remedy::Grant { .. } | Remedy::None(_) => {
+                Self { what: self.what.clone(), remedy: Remedy::Closed(Closed::Earlier) }
+            }
+        }
+    }
+
     /// What kind of grant it lacks: `rules`, `channels`, `databases`, `events`, or `none` where there is none for it.
     pub fn grant(&self) -> &'static str {
         match &self.remedy {
@@ -236,7 +276,7 @@ impl Denial {
             Remedy::Grant { place: Place::Channels, .. } => "channels",
             Remedy::Grant { place: Place::Databases, .. } => "databases",
             Remedy::Grant { place: Place::Events, .. } => "events",
-            Remedy::None(_) => "none",
+            Remedy::None(_) | Remedy::Closed(_) => "none",
         }
     }
 }
@@ -248,15 +288,38 @@ impl fmt::Display for Remedy {
                 write!(f, "is not granted; to allow it, add to {} of the Plugin document:\n{yaml}", place.field())
             }
             Self::None(why) => write!(f, "is refused, whatever is granted: {why}"),
+            Self::Closed(why) => write!(f, "is refused: {why}"),
         }
     }
 }
 
 impl Grants {
+    /// What others grant as well.
+    pub fn and(mut self, others: Self) -> Self {
+        let within = match self.within.take() {
+            Some(within) => Arc::unwrap_or_clone(within).and(others),
+            None => others,
+        };
+        self.within = Some(Arc::new(within));
+        self
+    }
+
+    fn closed(&self) -> Option<Closed> {
+        self.closed.or_else(|| self.within.as_ref()?.closed())
+    }
+
+    fn denial(&self, place: Place, what: String, yaml: String) -> Denial {
+        match self.closed() {
+            Some(closed) => Denial { what, remedy: Remedy::Closed(closed) },
+            None => Denial::of(place, what, yaml),
+        }
+    }
+
     /// Whether some rule allows this access.
     pub fn allow(&self, access: &Access<'_>) -> bool {
         let beside_the_host = self.beside_the_host(access);
-        self.within.as_ref().is_none_or(|within| within.allow(access))
+        self.closed.is_none()
+            && self.within.as_ref().is_none_or(|within| within.allow(access))
             && self.rules.allowing(access).any(|rule| !beside_the_host || !rule.namespaces.is_empty())
     }
 
@@ -267,7 +330,7 @@ impl Grants {
         }
         // The object of the host's namespace needs a rule that names it, too.
         let namespace = if self.beside_the_host(access) { self.host_namespace.as_ref() } else { access.namespace };
-        Err(Access { namespace, ..*access }.missing(access.words()))
+        Err(self.denial(Place::Rules, access.words(), Access { namespace, ..*access }.rule()))
     }
 
     fn beside_the_host(&self, access: &Access<'_>) -> bool {
@@ -300,32 +363,35 @@ impl Grants {
 
     /// Whether the channel may be called.
     pub fn check_channel(&self, channel: &str) -> Result<ChannelName, Denial> {
-        let within = self.within.as_ref().is_none_or(|within| within.check_channel(channel).is_ok());
-        let granted = self.channels.iter().find(|granted| within && granted.as_str() == channel);
+        let open =
+            self.closed.is_none() && self.within.as_ref().is_none_or(|within| within.check_channel(channel).is_ok());
+        let granted = self.channels.iter().find(|granted| open && granted.as_str() == channel);
         granted.cloned().ok_or_else(|| {
             let channel = shown(channel);
             let yaml = format!("- name: {channel:?}\n  endpoint: http://HOST:PORT");
-            Denial::of(Place::Channels, format!("gRPC channel {channel:?}"), yaml)
+            self.denial(Place::Channels, format!("gRPC channel {channel:?}"), yaml)
         })
     }
 
     /// Whether the database may be used.
     pub fn check_database(&self, database: &str) -> Result<DatabaseName, Denial> {
-        let within = self.within.as_ref().is_none_or(|within| within.check_database(database).is_ok());
-        let granted = self.databases.iter().find(|granted| within && granted.as_str() == database);
+        let open =
+            self.closed.is_none() && self.within.as_ref().is_none_or(|within| within.check_database(database).is_ok());
+        let granted = self.databases.iter().find(|granted| open && granted.as_str() == database);
         granted.cloned().ok_or_else(|| {
             let database = shown(database);
             let yaml = format!("- name: {database:?}\n  env: PSQL");
-            Denial::of(Place::Databases, format!("database {database:?}"), yaml)
+            self.denial(Place::Databases, format!("database {database:?}"), yaml)
         })
     }
 
     /// Whether events may be published.
     pub fn check_events(&self) -> Result<(), Denial> {
-        if self.events && self.within.as_ref().is_none_or(|within| within.check_events().is_ok()) {
+        let open = self.closed.is_none() && self.within.as_ref().is_none_or(|within| within.check_events().is_ok());
+        if self.events && open {
             return Ok(());
         }
-        Err(Denial::of(Place::Events, "publishing events", "events: true"))
+        Err(self.denial(Place::Events, "publishing events".to_owned(), "events: true".to_owned()))
     }
 }
 
@@ -425,6 +491,39 @@ mod tests {
         assert_eq!(granted(&within(&all, &all)), [true; 5]);
         assert_eq!(granted(&within(&lists, &all)), [true, false, false, false, false]);
         assert_eq!(granted(&within(&all, &lists)), [true, false, false, false, false]);
+        // Of three, all three.
+        for three in [[&lists, &all, &all], [&all, &lists, &all], [&all, &all, &lists]] {
+            let [one, two, other] = three.map(Grants::clone);
+            assert_eq!(granted(&one.and(two).and(other)), [true, false, false, false, false]);
+        }
+        assert_eq!(granted(&all.clone().and(all.clone())), [true; 5]);
+    }
+
+    #[test]
+    fn what_is_closed_grants_nothing_and_no_document_would() {
+        let everything = rule(&["*"], &["*"], &["*"]);
+        let open = Grants {
+            rules: vec![everything].into(),
+            channels: [ChannelName::parse("c").unwrap()].into(),
+            databases: [DatabaseName::parse("d").unwrap()].into(),
+            events: true,
+            ..Grants::default()
+        };
+        let closed = Grants { closed: Some(Closed::LostAccount), ..open.clone() };
+        let pods = Resource::parse("", "v1", "pods").unwrap();
+        let access = Access { verb: Verb::Get, resource: &pods, subresource: None, namespace: None, name: None };
+        for grants in [closed.clone(), open.clone().and(closed.clone()), closed.and(open)] {
+            assert!(!grants.allow(&access));
+            for denial in [
+                grants.check(&access).unwrap_err(),
+                grants.check_channel("c").unwrap_err(),
+                grants.check_database("d").unwrap_err(),
+                grants.check_events().unwrap_err(),
+            ] {
+                assert_eq!(denial.grant(), "none");
+                assert!(denial.to_string().contains("may not act as its account any more"), "{denial}");
+            }
+        }
     }
 
     #[test]

@@ -185,11 +185,17 @@ impl<K: Clone + Eq> Gate<K> {
     /// A reconcile ended.
     pub fn ended(&self, pass: Pass<K>, key: &K, end: End) -> Option<News> {
         let mut inner = self.lock();
+        let was_open = inner.tries == 0;
         let news = if inner.era == pass.era { inner.ended(pass.is_try, key, end) } else { None };
-        self.open.store(inner.tries == 0, Ordering::Relaxed);
+        let is_open = inner.tries == 0;
+        self.open.store(is_open, Ordering::Relaxed);
         drop(inner);
-        // It gives itself back, and wakes who waits.
+        // A try gives itself back, and wakes who waits.
         drop(pass);
+        if is_open && !was_open {
+            // What began before the pauses is no try, and whoever waits out a pause would not learn that it is over.
+            self.changed.notify_one();
+        }
         news
     }
 }
@@ -306,6 +312,21 @@ mod tests {
             // No matter that they trapped before: one that went well is among them.
             assert_eq!(run(&gate, key, trap()).await, (0, None));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn so_does_one_from_before_the_pauses_and_whoever_waits_one_out_is_woken() {
+        let gate = Keys::default();
+        let before = gate.pass().await;
+        park(&gate).await;
+        let waits = gate.clone();
+        let waits = tokio::spawn(async move { drop(waits.pass().await) });
+        tokio::task::yield_now().await;
+        let ended = Instant::now();
+        assert_eq!(gate.ended(before, &9, End::Returned), Some(News::Back));
+        waits.await.unwrap();
+        assert_eq!(ended.elapsed(), Duration::ZERO);
+        assert_eq!(run(&gate, 1, End::Returned).await, (0, None));
     }
 
     #[tokio::test(start_paused = true)]

@@ -65,6 +65,12 @@ pub enum Failure {
         "the reconcile took longer than its deadline of {0:?}; raise limits.deadlineSeconds in the Plugin document if it needs to wait that long"
     )]
     Deadline(Duration),
+    /// Wall-clock time ran out while a call to the world was not answered, which may be whose fault it likes.
+    #[error(
+        "the reconcile still waited for the answer to a call when its deadline of {0:?} passed: the API server, a service or a database is slow or away; \
+         raise limits.deadlineSeconds in the Plugin document if it needs to wait that long"
+    )]
+    Unanswered(Duration),
     /// CPU time ran out.
     #[error(
         "the reconcile used more CPU time than its budget of {0:?}; raise limits.cpuSeconds in the Plugin document if it is no endless loop"
@@ -123,7 +129,7 @@ impl Failure {
             Self::Retryable(_) => "Error",
             Self::Terminal(_) => "TerminalError",
             Self::Trap(_) => "Trap",
-            Self::Deadline(_) => "DeadlineExceeded",
+            Self::Deadline(_) | Self::Unanswered(_) => "DeadlineExceeded",
             Self::Cpu(_) => "CPUExceeded",
             Self::Memory { .. } => "MemoryExceeded",
             Self::NoRoom { .. } => "GuestMemoryExhausted",
@@ -137,7 +143,7 @@ impl Failure {
     /// The limit that was met, if one was.
     pub fn limit(&self) -> Option<Limit> {
         match self {
-            Self::Deadline(_) => Some(Limit::Deadline),
+            Self::Deadline(_) | Self::Unanswered(_) => Some(Limit::Deadline),
             Self::Cpu(_) => Some(Limit::Cpu),
             Self::Memory { .. } => Some(Limit::Memory),
             Self::NoRoom { .. } => Some(Limit::GuestMemory),
@@ -153,7 +159,7 @@ impl Failure {
         self.to_string().lines().next().unwrap_or_default().to_owned()
     }
 
-    /// Whether the host had to end the guest, which itself would not.
+    /// Whether the host had to end the guest, which itself would not. One that waits for an answer cannot, and is none.
     pub fn is_guests_end(&self) -> bool {
         matches!(
             self,
@@ -173,4 +179,19 @@ impl Failure {
 pub trait Reconciler: Send + Sync {
     /// Runs one reconcile to its end. Dropping the future is a hard cancel and leaves nothing behind.
     async fn reconcile(&self, request: Request, effects: Arc<Effects>) -> Result<Outcome, Failure>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_for_an_answer_meets_the_deadline_and_is_not_to_blame() {
+        let ends = [Failure::Deadline, Failure::Unanswered].map(|end| end(Duration::from_secs(30)));
+        assert_eq!(ends.each_ref().map(Failure::is_guests_end), [true, false]);
+        for end in ends {
+            assert_eq!((end.reason(), end.limit()), ("DeadlineExceeded", Some(Limit::Deadline)));
+            assert!(end.to_string().contains("30s") && end.to_string().contains("limits.deadlineSeconds"), "{end}");
+        }
+    }
 }

@@ -105,7 +105,8 @@ pub(crate) async fn describe(
         Fault::Tables { cap, .. } => DescribeError::Limit(format!("needs tables of more than {cap} elements")),
         Fault::Stack(place) => DescribeError::Limit(format!("exhausted its call stack {place}")),
         Fault::Cpu => DescribeError::Limit(format!("used more than {CPU:?} of CPU time")),
-        Fault::Deadline => DescribeError::Limit(format!("took longer than {DEADLINE:?}")),
+        // It may call nothing, and so waits for nobody.
+        Fault::Deadline | Fault::Unanswered => DescribeError::Limit(format!("took longer than {DEADLINE:?}")),
         Fault::Limit(exceeded) => DescribeError::Limit(format!("met a limit: {}", exceeded.what)),
         Fault::Host(text) => DescribeError::Host(text),
     })

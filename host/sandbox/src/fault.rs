@@ -63,6 +63,8 @@ pub(crate) enum Fault {
     Cpu,
     /// It took too long.
     Deadline,
+    /// It took too long, and waits for an answer.
+    Unanswered,
     /// It met another limit.
     Limit(Exceeded),
     /// It is not the guest's fault.
@@ -130,6 +132,7 @@ impl Fault {
             Self::Stack(place) => Failure::Stack(place),
             Self::Cpu => Failure::Cpu(cpu),
             Self::Deadline => Failure::Deadline(deadline),
+            Self::Unanswered => Failure::Unanswered(deadline),
             Self::Limit(exceeded) => Failure::Limit(exceeded),
             Self::Host(text) => Failure::Host(text),
         }

@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -113,11 +114,13 @@ impl Operator {
     ) -> Option<Fault> {
         let began = Instant::now();
         let _ticking = self.component.inner.ticker.run();
-        let fault = match timeout(effects.limits().deadline, metered(Arc::clone(meter), guest)).await {
+        // Kept until it is known what it waits for.
+        let guest = pin!(metered(Arc::clone(meter), guest));
+        let fault = match timeout(effects.limits().deadline, guest).await {
             Ok(Ok(Ok(()))) => None,
             Ok(Ok(Err(error))) => Some(Fault::from(error)),
             Ok(Err(limit)) => Some(limit.into()),
-            Err(_) => Some(Fault::Deadline),
+            Err(_) => Some(if effects.is_waiting() { Fault::Unanswered } else { Fault::Deadline }),
         };
         let usage = Usage { cpu: meter.cpu(), wall: began.elapsed(), memory: meter.memory() };
         (self.observe)(effects.caller(), &usage);

@@ -71,7 +71,10 @@ async fn nothing_is_told_before_the_cluster_is_known_and_then_an_object_goes_bef
     assert_eq!((name.as_str(), shown(&entry)), ("a", ("A".into(), false, true)));
     let (name, entry) = stage.found().await;
     assert_eq!(name, "c");
-    assert!(matches!(&entry, Entry::Incomplete(why) if why.contains("has no c.yaml")), "b.wasm is in use; {entry:?}");
+    assert!(
+        matches!(&entry, Entry::WithoutDocument(why) if why.contains("has no c.yaml")),
+        "b.wasm is in use; {entry:?}"
+    );
     let (name, entry) = stage.found().await;
     assert_eq!((name.as_str(), shown(&entry)), ("other", ("B".into(), false, false)));
     assert_eq!(stage.next().await, News::AllTold);
@@ -90,7 +93,7 @@ async fn nothing_is_told_before_the_cluster_is_known_and_then_an_object_goes_bef
     stage.tell(PluginChange::Gone("other".into()));
     let mut told = BTreeMap::from([stage.found().await, stage.found().await]);
     assert_eq!(told.remove("other"), Some(Entry::Gone));
-    assert!(matches!(told.remove("b"), Some(Entry::Incomplete(_))));
+    assert!(matches!(told.remove("b"), Some(Entry::WithoutDocument(_))));
 }
 
 #[tokio::test]

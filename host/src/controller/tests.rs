@@ -1,5 +1,6 @@
 //! Controllers on fakes of the ports, with paused time.
 
+mod grants;
 mod loops;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -38,6 +39,15 @@ struct Scene {
     places: Arc<Places>,
 }
 
+/// All of things and parts, and nothing else.
+fn granted() -> Policy {
+    let rules = json!([{"apiGroups": ["x.example.com"], "resources": ["things", "parts"], "verbs": ["*"]}]);
+    Policy {
+        grants: Grants { rules: serde_json::from_value(rules).unwrap(), ..Grants::default() },
+        ..Policy::default()
+    }
+}
+
 fn version(world: &Arc<World>, code: Arc<dyn Reconciler>, own_share: usize) -> Version {
     Version {
         mode: Mode::Run,
@@ -51,6 +61,7 @@ fn version(world: &Arc<World>, code: Arc<dyn Reconciler>, own_share: usize) -> V
             exceeded: Arc::new(|_| {}),
             rates: Arc::default(),
         },
+        policy: Arc::new(granted()),
         scope: Scope::All,
         own_share: Arc::new(Semaphore::new(own_share)),
     }
@@ -59,8 +70,8 @@ fn version(world: &Arc<World>, code: Arc<dyn Reconciler>, own_share: usize) -> V
 fn shared(plugin: &str, version: Version, places: &Arc<Places>) -> Arc<Shared> {
     Arc::new(Shared {
         plugin: plugin_name(plugin),
+        policy: Arc::new(ArcSwap::new(version.policy.clone())),
         version: ArcSwap::from_pointee(version),
-        policy: Arc::default(),
         tenant: places.join(&plugin_name(plugin)),
         metrics: Arc::new(Metrics::default()),
         vitals: Arc::default(),
@@ -345,7 +356,7 @@ async fn when_other_code_took_over_all_is_looked_at_and_what_waits_does_not_wait
 #[tokio::test(start_paused = true)]
 async fn stopping_lets_reconciles_in_flight_end_and_takes_no_more() {
     let scene = scene();
-    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), 1));
+    scene.shared.exchange(version(&scene.world, scene.runs.code("1"), 1));
     for name in ["a", "b"] {
         scene.world.apply(&things(), name);
     }
@@ -405,7 +416,7 @@ async fn no_more_run_at_once_than_the_share_of_the_plugin_and_that_of_all() {
     // Of eight places, two are kept for a plugin that may come.
     for (own, all, expected) in [(3, 64, 3), (16, 8, 6)] {
         let scene = scene_of(all);
-        scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), own));
+        scene.shared.exchange(version(&scene.world, scene.runs.code("1"), own));
         for number in 0..40 {
             scene.world.apply(&things(), &format!("t{number}"));
         }
@@ -483,7 +494,7 @@ async fn a_plugin_that_hangs_in_all_places_that_it_gets_leaves_one_for_a_neighbo
 #[tokio::test(start_paused = true)]
 async fn keys_that_wait_for_the_plugins_own_share_are_counted() {
     let scene = scene();
-    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), 1));
+    scene.shared.exchange(version(&scene.world, scene.runs.code("1"), 1));
     scene.runs.act(|_, _| async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         done()
@@ -501,7 +512,7 @@ async fn keys_that_wait_for_the_plugins_own_share_are_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_new_version_does_not_wait_for_places_that_the_old_one_holds() {
     let scene = scene();
-    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("1"), 1));
+    scene.shared.exchange(version(&scene.world, scene.runs.code("1"), 1));
     let old = Arc::new(AtomicBool::new(true));
     let hangs = old.clone();
     scene.runs.act(move |_, _| {
@@ -518,7 +529,7 @@ async fn a_new_version_does_not_wait_for_places_that_the_old_one_holds() {
     let _controller = scene.start().await;
     scene.runs.under_way(1).await;
     let before = Instant::now();
-    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("2"), 1));
+    scene.shared.exchange(version(&scene.world, scene.runs.code("2"), 1));
     let first = scene.runs.count(1).await[0].clone();
     assert_eq!((first.version.as_str(), first.key), ("2", key("b")));
     assert!(before.elapsed().as_secs() < 1);
@@ -536,7 +547,7 @@ async fn a_key_from_where_the_plugin_no_longer_works_is_let_go() {
     scene.runs.clear();
     let narrow = Scope::Namespaces([Namespace::parse("n").unwrap()].into());
     let next = Version { scope: narrow, ..version(&scene.world, scene.runs.code("2"), 1) };
-    scene.shared.exchange(Policy::default(), next);
+    scene.shared.exchange(next);
     let runs = scene.runs.count(5).await;
     assert!(runs.iter().all(|run| run.key == key("a")), "{runs:#?}");
 }
@@ -696,6 +707,32 @@ async fn a_controller_of_which_nothing_but_traps_comes_is_parked_and_comes_back_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_controller_that_nobody_answers_is_not_parked_and_goes_on_as_soon_as_somebody_does() {
+    let scene = scene();
+    for name in ["a", "b", "c"] {
+        scene.world.apply(&things(), name);
+    }
+    let answered = Arc::new(AtomicBool::new(false));
+    let now = answered.clone();
+    scene.runs.act(move |_, _| {
+        let answered = now.load(Ordering::SeqCst);
+        async move { if answered { done() } else { Err(Failure::Unanswered(Duration::from_secs(30))) } }
+    });
+    let _controller = scene.start().await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert!(scene.runs.all().len() > 20, "each object waits for itself: {}", scene.runs.all().len());
+    assert_eq!((scene.shared.vitals.why_parked(), scene.shared.vitals.trapping()), (None, None));
+    scene.runs.clear();
+    answered.store(true, Ordering::SeqCst);
+    let before = Instant::now();
+    for name in ["a", "b", "c"] {
+        scene.world.apply(&things(), name);
+    }
+    scene.runs.count(3).await;
+    assert!(before.elapsed() < Duration::from_millis(10), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_person_and_other_code_have_a_parked_controller_try_at_once() {
     let scene = scene();
     for name in ["a", "b", "asked"] {
@@ -713,7 +750,7 @@ async fn a_person_and_other_code_have_a_parked_controller_try_at_once() {
 
     scene.runs.clear();
     scene.runs.act(|_, _| async { done() });
-    scene.shared.exchange(Policy::default(), version(&scene.world, scene.runs.code("2"), 16));
+    scene.shared.exchange(version(&scene.world, scene.runs.code("2"), 16));
     controller.look_at_all();
     assert!(scene.runs.count(3).await.iter().all(|run| run.version == "2"));
     assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
@@ -762,9 +799,9 @@ async fn an_object_beside_the_host_is_nobodys_unless_a_rule_names_the_place() {
         let rules = json!([{"apiGroups": ["*"], "resources": ["things"], "verbs": ["*"], "namespaces": namespaces}]);
         let rules = serde_json::from_value(rules).unwrap();
         let host_namespace = Some(Namespace::parse("host").unwrap());
-        let grants = operetta_core::grant::Grants { rules, host_namespace, ..Default::default() };
-        let policy = Policy { grants, ..Policy::default() };
-        scene.shared.exchange(policy, version(&scene.world, scene.runs.code("1"), 16));
+        let grants = Grants { rules, host_namespace, ..Grants::default() };
+        let policy = Arc::new(Policy { grants, ..Policy::default() });
+        scene.shared.exchange(Version { policy, ..version(&scene.world, scene.runs.code("1"), 16) });
     };
     with(&[]);
     let controller = scene.start().await;

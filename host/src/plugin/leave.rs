@@ -80,8 +80,9 @@ impl Running {
 
     async fn let_go(&self, plugin: &PluginName, spec: &manifest::Controller, key: &ObjectKey) -> Result<(), ApiError> {
         let caller = Caller { plugin: plugin.clone(), controller: spec.name.clone() };
-        let ports = self.shared.version.load().ports.clone();
-        let effects = Effects::new(caller, self.shared.policy.clone(), ports);
+        let version = self.shared.version.load_full();
+        let (began, now) = (version.policy.clone(), self.shared.policy.clone());
+        let effects = Effects::since(began, caller, now, version.ports.clone());
         let object = match effects.get(&spec.primary, key, true).await {
             Ok(object) => object,
             Err(ApiError::NotFound(_)) => return Ok(()),

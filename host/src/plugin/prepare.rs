@@ -8,16 +8,15 @@ use operetta_cluster::plugins::PartError;
 use operetta_core::{
     aside::Aside,
     bounds::Bounds,
-    cache::Scope,
     effect::{Policy, Ports},
-    grant::{Grants, Remedy},
+    grant::Remedy,
     manifest::Manifest,
     name::{Actor, ControllerName, Digest},
     port::{ApiError, Kubernetes, Level, Log},
 };
 use tokio::time::Instant;
 
-use super::{Code, Phase, Plugin, Prepared, Problem, Reason, Step, claims::kind_of, confine, needs};
+use super::{Code, Phase, Plugin, Prepared, Problem, Reason, Step, Withdrawn, claims::kind_of, confine, needs};
 use crate::{
     catalog::{Entry, Object, Wasm},
     channels::GrpcChannels,
@@ -25,6 +24,15 @@ use crate::{
     databases::DatabasePools,
     package,
 };
+
+impl Withdrawn {
+    /// What this document takes away from what runs by that one.
+    pub(super) fn by(runs: &PluginSpec, spec: &PluginSpec) -> Self {
+        let grants = (spec.grants != runs.grants).then(|| Arc::new(spec.policy().grants));
+        let (before, left) = (runs.scope(), runs.scope().intersection(&spec.scope()));
+        Self { grants, scope: (left != before).then_some(left), all: false }
+    }
+}
 
 /// A document with what the catalog says of it.
 #[derive(Clone, Copy)]
@@ -47,6 +55,9 @@ impl Plugin {
             Entry::Incomplete(why) => {
                 return (Step::Stay, Some(Problem::lasting(Phase::Fetch, why).because(Reason::FileMissing)));
             }
+            Entry::WithoutDocument(why) => {
+                return (Step::Stay, Some(Problem::lasting(Phase::Fetch, why).because(Reason::DocumentMissing)));
+            }
             Entry::Gone => return (self.farewell(), None),
         };
         let document = match operetta_api::parse(&self.name, yaml) {
@@ -57,13 +68,7 @@ impl Plugin {
                 return (Step::Stay, Some(problem.because(Reason::InvalidDocument)));
             }
         };
-        match self.weigh(wasm, &document, object, since).await {
-            (Step::Stay, problem) => {
-                let (grants, scope) = self.withdrawn(&document.spec);
-                (Step::Narrow(grants, scope), problem)
-            }
-            other => other,
-        }
+        self.weigh(wasm, &document, object, since).await
     }
 
     /// The same for a document that can be read.
@@ -94,7 +99,7 @@ impl Plugin {
             Ok(code) => match self.version(code, asked).await {
                 Ok(step) => return (step, None),
                 // Whoever may not act does not go on by what needs no account, such as channels.
-                Err(problem) if problem.is_of_account() => return (Step::Keep(Mode::Rest), Some(problem)),
+                Err(problem) if problem.is_of_account() => return (Step::Close, Some(problem)),
                 Err(problem) => return (Step::Stay, Some(problem)),
             },
             Err(problem) => problem,
@@ -103,7 +108,7 @@ impl Plugin {
         match self.version(code, asked).await {
             Ok(step) => (step, Some(problem)),
             Err(other) => {
-                let step = if other.is_of_account() { Step::Keep(Mode::Rest) } else { Step::Stay };
+                let step = if other.is_of_account() { Step::Close } else { Step::Stay };
                 let message =
                     format!("{}; and the version before it: {}: {}", problem.message, other.phase, other.message);
                 (step, Some(Problem { message, passing: problem.passing || other.passing, ..problem }))
@@ -209,6 +214,7 @@ impl Plugin {
             && running.mode == mode
             && running.owner.as_deref() == object.map(|object| object.uid.as_str())
             && !running.has_lost_watches()
+            && running.closed().is_none()
         {
             return Ok(Step::Stay);
         }
@@ -263,15 +269,6 @@ impl Plugin {
             watches,
             since,
         })))
-    }
-
-    /// What a document leaves of the grants of what runs, where it does not come into force itself: what it takes away is gone at once, and what it grants in addition has to wait. The same of the namespaces.
-    fn withdrawn(&self, spec: &PluginSpec) -> (Option<Arc<Grants>>, Option<Scope>) {
-        let Some(running) = &self.running else { return (None, None) };
-        let grants = (spec.grants != running.spec.grants).then(|| Arc::new(spec.policy().grants));
-        let (before, left) = (running.spec.scope(), running.spec.scope().intersection(&spec.scope()));
-        let scope = (left != before).then_some(left);
-        (grants, scope)
     }
 
     fn check_file_source(&self, source: Option<&Source>) -> Result<(), Problem> {
@@ -356,7 +353,9 @@ impl Plugin {
             log: Arc::new(NoLog),
             denials: Arc::new(move |denial| {
                 metrics.denied(denial.grant());
-                if !vitals.denied(denial) {
+                // What began before the document of now is no reason to change that one.
+                let is_news = !matches!(denial.remedy, Remedy::Closed(_)) && vitals.denied(denial);
+                if !is_news {
                     return again.say(&denial.to_string());
                 }
                 match &denial.remedy {
@@ -366,6 +365,7 @@ impl Plugin {
                     Remedy::None(why) => {
                         tracing::warn!(%plugin, what = denial.what, why, "denied: refused, whatever is granted to the plugin");
                     }
+                    Remedy::Closed(_) => {}
                 }
             }),
             exceeded: Arc::new(move |limit| limits.exceeded(limit)),

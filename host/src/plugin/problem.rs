@@ -39,6 +39,8 @@ pub enum Reason {
     InvalidDocument,
     /// A file is not there.
     FileMissing,
+    /// The document is not there, and nothing is granted without it.
+    DocumentMissing,
     /// A ConfigMap is not there.
     ConfigMapMissing,
     /// A ConfigMap holds no component.
@@ -94,7 +96,7 @@ impl Problem {
     pub fn word(&self) -> &'static str {
         match (self.reason, self.phase) {
             (Reason::InvalidDocument, _) => "InvalidDocument",
-            (Reason::FileMissing, _) => "FileMissing",
+            (Reason::FileMissing | Reason::DocumentMissing, _) => "FileMissing",
             (Reason::ConfigMapMissing, _) => "ConfigMapMissing",
             (Reason::ConfigMapInvalid, _) => "ConfigMapInvalid",
             (Reason::DigestMismatch, _) => "DigestMismatch",
@@ -122,7 +124,13 @@ impl Problem {
 
     /// What the version before does as long as it lasts.
     pub fn meanwhile(&self) -> &'static str {
-        if self.is_of_account() { "reconciles nothing until then" } else { "runs on" }
+        if self.is_of_account() || self.reason == Reason::DocumentMissing {
+            "reconciles nothing until then"
+        } else if self.phase == Phase::Grant {
+            "runs on with what both documents grant"
+        } else {
+            "runs on"
+        }
     }
 
     /// Whether it is about what the plugin may do.

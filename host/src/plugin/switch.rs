@@ -3,24 +3,48 @@
 use std::{collections::HashMap, sync::Arc};
 
 use arc_swap::ArcSwap;
-use operetta_core::effect::Policy;
+use operetta_core::grant::Closed;
 
-use super::{Arriving, Plugin, Prepared, Running, Step, claims::kind_of};
-use crate::controller::{Controller, Mode, Shared, Version};
+use super::{Arriving, Plugin, Prepared, Running, Step, Withdrawn, claims::kind_of};
+use crate::{
+    catalog::Entry,
+    controller::{Controller, Mode, Shared, Version},
+};
 
 impl Plugin {
+    /// What a document takes away from what runs is gone at once, whatever comes of it otherwise, and so is all where there is none any more. What it grants in addition has to wait until it is in force.
+    pub(super) fn withdraw(&mut self, entry: &Entry) {
+        let Some(running) = &mut self.running else { return };
+        let before = &running.withdrawn;
+        let withdrawn = match entry {
+            Entry::Present { yaml, .. } => match operetta_api::parse(&self.name, yaml) {
+                Ok(document) => Withdrawn::by(&running.spec, &document.spec),
+                // Nobody knows what it means to take away, or to give back.
+                Err(_) => return,
+            },
+            Entry::WithoutDocument(_) => Withdrawn { all: true, ..before.clone() },
+            Entry::Incomplete(_) => return,
+            // What goes looks after its objects to the end.
+            Entry::Gone => Withdrawn { all: false, ..before.clone() },
+        };
+        if withdrawn == *before {
+            return;
+        }
+        let hid_something = *before != Withdrawn::default();
+        let Withdrawn { grants, scope, all } = withdrawn.clone();
+        running.shared.narrow(if all { Some(Arc::default()) } else { grants }, scope);
+        running.withdrawn = withdrawn;
+        if hid_something {
+            self.vitals.forget_denials();
+            running.controllers.values().for_each(Controller::look_at_all);
+        }
+    }
+
     /// Makes it so. Fails never, and waits only for reconciles in flight and for the last good version to be kept.
     pub(super) async fn take(&mut self, step: Step) {
         let was_suspended = self.suspended.take();
         match step {
             Step::Stay => {}
-            Step::Narrow(grants, scope) => {
-                if let Some(running) = &self.running
-                    && running.shared.narrow(grants, scope)
-                {
-                    running.controllers.values().for_each(Controller::look_at_all);
-                }
-            }
             Step::Exchange(prepared) => {
                 let digest = prepared.code.digest;
                 self.exchange(*prepared);
@@ -31,7 +55,15 @@ impl Plugin {
                     let _ = tokio::task::spawn_blocking(kept).await;
                 }
             }
-            Step::Keep(mode) => self.set_mode(mode),
+            Step::Keep(mode) => {
+                // The cluster refuses what its account may not do any more; what it holds can go only if it may again.
+                self.close(None);
+                self.set_mode(mode);
+            }
+            Step::Close => {
+                self.close(Some(Closed::LostAccount));
+                self.set_mode(Mode::Rest);
+            }
             Step::Suspend => {
                 let held = self.vitals.census().to_string();
                 self.stop().await;
@@ -79,14 +111,15 @@ impl Plugin {
             ports,
             scope: scope.clone(),
             own_share: share.unwrap_or_else(|| mode.share(policy.limits.concurrency)),
+            policy: Arc::new(policy),
         };
         let was = before.as_ref().map(|b| (b.code.manifest.version.clone(), b.code.digest.short()));
         let (shared, mut old, old_claim) = match before {
             Some(before) => {
-                before.shared.exchange(policy, version);
+                before.shared.exchange(version);
                 (before.shared, before.controllers, Some(before.claim))
             }
-            None => (self.shared(policy, version), HashMap::new(), None),
+            None => (self.shared(version), HashMap::new(), None),
         };
         let mut controllers = HashMap::new();
         // What looks after another kind is another controller, whatever its name.
@@ -128,8 +161,21 @@ impl Plugin {
         self.vitals.begin(holders.collect(), guards.collect());
         self.metrics.loaded(&code.manifest.version, &code.digest.short(), was);
         let arriving = Some(Arriving { exchanged, since });
-        self.running =
-            Some(Running { code, spec, mode, owner, account, scope, extents, shared, controllers, claim, arriving });
+        let withdrawn = Withdrawn::default();
+        self.running = Some(Running {
+            code,
+            spec,
+            mode,
+            owner,
+            account,
+            scope,
+            extents,
+            shared,
+            withdrawn,
+            controllers,
+            claim,
+            arriving,
+        });
     }
 
     /// The same goes on, in another mode.
@@ -138,23 +184,26 @@ impl Plugin {
         if std::mem::replace(&mut running.mode, mode) == mode {
             return;
         }
-        let (version, policy) = (running.shared.version.load_full(), running.shared.policy.load_full());
-        let next = Version {
-            mode,
-            reconciler: version.reconciler.clone(),
-            ports: version.ports.clone(),
-            scope: version.scope.clone(),
-            own_share: mode.share(policy.limits.concurrency),
-        };
-        running.shared.exchange((*policy).clone(), next);
+        let version = running.shared.version.load_full();
+        let own_share = mode.share(version.policy.limits.concurrency);
+        running.shared.exchange(Version { mode, own_share, ..Version::clone(&version) });
         running.controllers.values().for_each(Controller::look_at_all);
     }
 
-    fn shared(&self, policy: Policy, version: Version) -> Arc<Shared> {
+    /// Whether nothing is allowed any more, whatever is granted, and why.
+    fn close(&self, why: Option<Closed>) {
+        if let Some(running) = &self.running
+            && running.closed() != why
+        {
+            running.shared.close(why);
+        }
+    }
+
+    fn shared(&self, version: Version) -> Arc<Shared> {
         Arc::new(Shared {
             plugin: self.name.clone(),
+            policy: Arc::new(ArcSwap::new(version.policy.clone())),
             version: ArcSwap::from_pointee(version),
-            policy: Arc::new(ArcSwap::from_pointee(policy)),
             tenant: self.host.places.join(&self.name),
             metrics: self.host.metrics.clone(),
             vitals: self.vitals.clone(),

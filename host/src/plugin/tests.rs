@@ -111,6 +111,11 @@ fn granted() -> Value {
     json!({"grants": {"rules": [{"apiGroups": ["x.example.com"], "resources": ["*"], "verbs": ["*"]}]}})
 }
 
+/// With fewer grants, of its own kind.
+fn only_things(verbs: &[&str]) -> Value {
+    json!({"grants": {"rules": [{"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": verbs}]}})
+}
+
 /// With something beside the grants.
 fn granted_and(more: &Value) -> Value {
     let mut spec = granted();
@@ -234,7 +239,7 @@ async fn after_an_exchange_everything_is_reconciled_once_by_the_new_code_without
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reconcile_in_flight_ends_with_the_code_that_began_it_and_with_the_policy_of_now() {
+async fn a_reconcile_in_flight_ends_with_the_code_that_began_it_and_is_granted_no_more_than_it_was_then() {
     let stage = Stage::new();
     let gate = Arc::new(watch::Sender::new(false));
     let opened = gate.clone();
@@ -266,9 +271,12 @@ async fn a_reconcile_in_flight_ends_with_the_code_that_began_it_and_with_the_pol
     eventually("the other document", || stage.metric(loads)).await;
     gate.send_replace(true);
     assert_eq!(stage.runs.count(2).await[0].version, "1");
-    assert!(seen.lock().unwrap()[1].contains("not in this world"), "{seen:?}");
+    assert!(seen.lock().unwrap()[1].contains("list parts of group x.example.com in all namespaces is refused: this"));
     assert_eq!(stage.components.loads(), 1);
     assert_eq!(seat.status.borrow().running, digest);
+    stage.world.apply(&things(), "a");
+    stage.runs.count(3).await;
+    assert!(seen.lock().unwrap()[2].contains("not in this world"), "{seen:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -278,7 +286,7 @@ async fn a_broken_replacement_leaves_the_old_one_running_and_says_why() {
     seat.runs("1").await;
     for (wasm, spec, problem) in [
         (broken(), granted(), "describe: demo.wasm: the manifest is not valid"),
-        (version("2"), json!({}), "grant: its controllers need what is not granted"),
+        (component("2", for_parts), only_things(&["*"]), "grant: its controllers need what is not granted"),
         (version("2"), granted_and(&json!({"colour": 1})), "fetch: demo.yaml: unknown field `colour`"),
         (version("2"), granted_and(&json!({"source": {"file": "x.wasm"}})), "it can only be demo.wasm"),
         (

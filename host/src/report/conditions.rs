@@ -130,7 +130,7 @@ fn granted(seen: &Seen) -> Says {
         for denial in &seen.denied {
             message.push_str(&match &denial.remedy {
                 Remedy::Grant { place, yaml } => format!("\n# {}, below {}:\n{yaml}", denial.what, place.field()),
-                Remedy::None(_) => format!("\n# {denial}"),
+                Remedy::None(_) | Remedy::Closed(_) => format!("\n# {denial}"),
             });
         }
         return says("False", "Denied", message);

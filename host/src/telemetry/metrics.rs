@@ -569,7 +569,7 @@ impl Counted<'_> {
                 let counter = match failure {
                     Failure::Terminal(_) => Some(&all.terminal),
                     Failure::Trap(_) => Some(&all.panics),
-                    Failure::Deadline(_) => Some(&all.timeouts),
+                    Failure::Deadline(_) | Failure::Unanswered(_) => Some(&all.timeouts),
                     _ => None,
                 };
                 if let Some(counter) = counter {

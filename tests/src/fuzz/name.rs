@@ -61,6 +61,7 @@ fn paste(denial: &Denial) -> &str {
     match &denial.remedy {
         Remedy::Grant { yaml, .. } => yaml,
         Remedy::None(why) => panic!("nothing to paste: {why}"),
+        Remedy::Closed(why) => panic!("nothing to paste: {why}"),
     }
 }
 

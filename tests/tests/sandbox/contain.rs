@@ -146,7 +146,8 @@ async fn a_loop_ends_with_its_cpu_budget_and_one_that_waits_with_its_deadline() 
     let used = rust.usage.lock().unwrap()[0];
     assert!(used.wall >= deadline && used.wall < deadline * 10 && used.cpu < deadline, "{used:?}");
     let never = json!({"name": "never"}).to_string();
-    assert_eq!(rust.call("get", Some(&never), 0).await, Err(Failure::Deadline(deadline)));
+    // It is told from what waits for an answer that does not come.
+    assert_eq!(rust.call("get", Some(&never), 0).await, Err(Failure::Unanswered(deadline)));
     empty(&sandbox, &plugin).await;
     empty(&rust_sandbox, &rust).await;
 }

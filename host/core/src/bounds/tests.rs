@@ -192,6 +192,36 @@ fn a_namespace_is_held_by_nobody_for_whom_no_controller_lets_go() {
 }
 
 #[test]
+fn of_two_bounds_what_lies_within_both_is_left_and_nothing_where_the_accounts_differ() {
+    let of = |account: &str, finalizers: &[&str], places: &[&str]| {
+        let controller = serde_json::json!({
+            "name": "c", "for": {"group": "x.example.com", "version": "v1", "resource": "things"}, "finalizers": finalizers
+        });
+        let account = ServiceAccount { namespace: "plugins".parse().unwrap(), name: account.parse().unwrap() };
+        let places = places.iter().map(|place| place.parse().unwrap()).collect();
+        let controller: Controller = serde_json::from_value(controller).unwrap();
+        Bounds::of(&"p".parse().unwrap(), &[controller], &account, &Scope::Namespaces(places))
+    };
+    let sees = |bounds: &Bounds| ["n", "m", "o"].map(|place| bounds.contains(Some(&place.parse().unwrap())));
+    let may_hold = |bounds: &Bounds, finalizer: &str| {
+        let body = format!(r#"{{"metadata":{{"finalizers":["{finalizer}"]}}}}"#);
+        asked("patch x.example.com things n/a", |access| {
+            bounds.claims(access, Change::Fields(&body)).unwrap().is_empty()
+        })
+    };
+    let before = of("p", &["x/f", "x/g"], &["n", "m"]);
+    let left = before.and(&of("p", &["x/g", "x/h"], &["m", "o"])).unwrap();
+    assert_eq!(sees(&left), [false, true, false]);
+    assert_eq!(["x/f", "x/g", "x/h"].map(|finalizer| may_hold(&left, finalizer)), [false, true, false]);
+    let mut narrowed = of("p", &[], &["n", "m"]);
+    narrowed.narrow(Some(Scope::Namespaces(["n".parse().unwrap()].into())));
+    assert_eq!(sees(&before.and(&narrowed).unwrap()), [true, false, false]);
+    assert_eq!(sees(&narrowed.and(&before).unwrap()), [true, false, false]);
+    assert!(before.and(&of("q", &[], &["n", "m"])).is_none());
+    assert_eq!(sees(&before.and(&Bounds::default()).unwrap()), [true, true, false]);
+}
+
+#[test]
 fn nothing_runs_where_the_accounts_of_plugins_lie() {
     for (what, refused) in [
         ("create core pods", true),

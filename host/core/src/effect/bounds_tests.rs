@@ -11,8 +11,7 @@ fn owned() -> String {
 #[tokio::test]
 async fn what_a_plugin_made_it_may_apply_again_and_nothing_else_gets_an_owner_of_its_choice() {
     let fake = Arc::new(Fake { exists: true, ..Fake::default() });
-    let (effects, policy) =
-        effects(&fake, Policy { grants: rules(&["patch", "create", "update"]), ..Policy::default() });
+    let (effects, _) = effects(&fake, Policy { grants: rules(&["patch", "create", "update"]), ..Policy::default() });
     let steps = || r#"[{"op":"add","path":"/metadata/ownerReferences/-","value":{"uid":"u"}}]"#.to_owned();
     let applied = async || effects.patch(&pods(), &key(), None, Patch::Apply(owned())).await;
     let ways = async || {
@@ -40,9 +39,13 @@ async fn what_a_plugin_made_it_may_apply_again_and_nothing_else_gets_an_owner_of
     applied().await.unwrap();
     // Whoever may delete it may have it deleted.
     *fake.object.lock().unwrap() = None;
-    policy.store(Arc::new(Policy { grants: rules(&["patch", "create", "delete"]), ..Policy::default() }));
+    let with = |grants: Grants| {
+        let policy = Arc::new(ArcSwap::from_pointee(Policy { grants, ..Policy::default() }));
+        Effects::new(effects.caller.clone(), policy, effects.ports.clone())
+    };
     fake.reached.lock().unwrap().clear();
-    applied().await.unwrap();
+    let deletes = with(rules(&["patch", "create", "delete"]));
+    deletes.patch(&pods(), &key(), None, Patch::Apply(owned())).await.unwrap();
     assert_eq!(*fake.reached.lock().unwrap(), ["patch"], "nothing is read for it");
     // It is the object that goes with its owner, whichever part of it the write is about.
     let status = async |deletes: &str| {
@@ -52,7 +55,7 @@ async fn what_a_plugin_made_it_may_apply_again_and_nothing_else_gets_an_owner_of
             ..rules(&[]).rules.iter().next().unwrap().clone()
         };
         let rules = vec![rule("pods/status", "patch"), rule(deletes, "delete")].into();
-        policy.store(Arc::new(Policy { grants: Grants { rules, ..Grants::default() }, ..Policy::default() }));
+        let effects = with(Grants { rules, ..Grants::default() });
         effects.patch(&pods(), &key(), Some(&"status".parse().unwrap()), Patch::Merge(owned())).await
     };
     assert!(status("pods").await.is_ok());

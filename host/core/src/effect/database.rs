@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{Call, Effects, tally::Tally};
+use super::{Call, Effects, tally::Tally, view::Still};
 use crate::{
     limit::{Exceeded, Limit, MOST_ROWS},
     name::DatabaseName,
@@ -67,7 +67,8 @@ impl Effects {
             self.count_sql(0)?;
             let database = self.allow_database(database)?;
             let inner = self.ports.databases.begin(&database, isolation, self.until(deadline)).await?;
-            let transaction: Box<dyn Transaction> = Box::new(Counted { inner, tally: Arc::clone(&self.tally) });
+            let (tally, still) = (Arc::clone(&self.tally), self.still());
+            let transaction: Box<dyn Transaction> = Box::new(Counted { inner, database, still, tally });
             Ok(transaction)
         };
         self.metered(Call::Sql, effect).await
@@ -105,7 +106,8 @@ impl Effects {
     }
 
     fn allow_database(&self, database: &str) -> Result<DatabaseName, SqlError> {
-        self.policy.load().grants.check_database(database).map_err(|denial| {
+        self.policy.now().grants.check_database(database).map_err(|denial| {
+            let denial = self.policy.told(denial);
             (self.ports.denials)(&denial);
             SqlError::Denied(denial.to_string())
         })
@@ -128,23 +130,35 @@ impl Tally {
     }
 }
 
-/// A transaction whose answers are counted.
+/// A transaction whose answers are counted, as long as its database is granted: after that it can only be given up.
 struct Counted {
     inner: Box<dyn Transaction>,
+    database: DatabaseName,
+    still: Still,
     tally: Arc<Tally>,
+}
+
+impl Counted {
+    fn is_granted(&self) -> Result<(), SqlError> {
+        let granted = self.still.check(|grants| grants.check_database(self.database.as_str()));
+        granted.map_err(|denial| SqlError::Denied(denial.to_string()))
+    }
 }
 
 #[async_trait]
 impl Transaction for Counted {
     async fn query(&self, statement: SqlStatement) -> Result<SqlRows, SqlError> {
+        self.is_granted()?;
         self.tally.rows(self.inner.query(statement).await)
     }
 
     async fn execute(&self, statement: SqlStatement) -> Result<u64, SqlError> {
+        self.is_granted()?;
         self.tally.limited(self.inner.execute(statement).await)
     }
 
     async fn commit(&self) -> Result<(), SqlError> {
+        self.is_granted()?;
         self.inner.commit().await
     }
 

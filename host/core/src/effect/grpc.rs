@@ -7,8 +7,10 @@ use async_trait::async_trait;
 use super::{
     Call, Effects, printable,
     tally::{Held, Tally},
+    view::Still,
 };
 use crate::{
+    grant::Denial,
     limit::{Exceeded, Limit},
     name::ChannelName,
     port::{Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata, Objection},
@@ -30,6 +32,11 @@ impl From<Exceeded> for GrpcStatus {
         let objection = Some(Objection::Limit(exceeded.limit));
         Self { objection, ..Self::of(RESOURCE_EXHAUSTED, exceeded.to_string()) }
     }
+}
+
+fn denied(denial: &Denial) -> GrpcStatus {
+    let objection = Some(Objection::Denied);
+    GrpcStatus { objection, ..GrpcStatus::of(PERMISSION_DENIED, format!("denied: {denial}")) }
 }
 
 impl Effects {
@@ -54,8 +61,8 @@ impl Effects {
             let place = self.tally.stream()?;
             let exchange = self.ports.channels.open(&channel, call).await;
             let inner = self.tally.told(exchange)?;
-            let exchange: Box<dyn Exchange> =
-                Box::new(Counted { inner, tally: Arc::clone(&self.tally), _place: place });
+            let (tally, still) = (Arc::clone(&self.tally), self.still());
+            let exchange: Box<dyn Exchange> = Box::new(Counted { inner, channel, still, tally, _place: place });
             Ok(exchange)
         };
         self.metered(Call::Grpc, effect).await
@@ -64,10 +71,10 @@ impl Effects {
     fn allow_grpc(&self, channel: &str, call: GrpcCall, bytes: usize) -> Result<(ChannelName, GrpcCall), GrpcStatus> {
         self.tally.call(bytes, Limit::GrpcMessage)?;
         self.tally.beside(call.size())?;
-        let channel = self.policy.load().grants.check_channel(channel).map_err(|denial| {
+        let channel = self.policy.now().grants.check_channel(channel).map_err(|denial| {
+            let denial = self.policy.told(denial);
             (self.ports.denials)(&denial);
-            let objection = Some(Objection::Denied);
-            GrpcStatus { objection, ..GrpcStatus::of(PERMISSION_DENIED, format!("denied: {denial}")) }
+            denied(&denial)
         })?;
         call.check_form()?;
         let limit = self.tally.limits.deadline;
@@ -98,17 +105,26 @@ impl Tally {
     }
 }
 
-/// An open exchange whose every message is counted.
+/// An open exchange whose every message is counted, as long as its channel is granted.
 struct Counted {
     inner: Box<dyn Exchange>,
+    channel: ChannelName,
+    still: Still,
     tally: Arc<Tally>,
     _place: Held,
+}
+
+impl Counted {
+    fn is_granted(&self) -> Result<(), GrpcStatus> {
+        self.still.check(|grants| grants.check_channel(self.channel.as_str())).map_err(|denial| denied(&denial))
+    }
 }
 
 #[async_trait]
 impl Exchange for Counted {
     async fn send(&self, message: Vec<u8>) -> Result<(), GrpcStatus> {
         self.tally.call(message.len(), Limit::GrpcMessage)?;
+        self.is_granted()?;
         self.tally.told(self.inner.send(message).await)
     }
 
@@ -118,12 +134,16 @@ impl Exchange for Counted {
 
     async fn headers(&self) -> Result<Metadata, GrpcStatus> {
         self.tally.call(0, Limit::GrpcMessage)?;
+        self.is_granted()?;
         self.tally.told(self.inner.headers().await)
     }
 
     async fn receive(&self, limit: usize) -> Result<Vec<Vec<u8>>, GrpcStatus> {
         self.tally.call(0, Limit::GrpcMessage)?;
+        self.is_granted()?;
         let messages = self.tally.told(self.inner.receive(limit).await)?;
+        // It may have waited for long.
+        self.is_granted()?;
         for message in &messages {
             self.tally.answer(message.len(), Limit::GrpcMessage)?;
         }
@@ -131,7 +151,7 @@ impl Exchange for Counted {
     }
 
     fn trailers(&self) -> Metadata {
-        self.inner.trailers()
+        self.is_granted().map_or_else(|_| Metadata::new(), |()| self.inner.trailers())
     }
 }
 

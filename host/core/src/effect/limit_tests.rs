@@ -284,6 +284,18 @@ async fn arguments_that_wait_are_limited_and_given_back() {
 }
 
 #[tokio::test]
+async fn it_is_known_whether_a_call_is_under_way_whatever_it_carries() {
+    let effects = limited(&fake(&[]), Limits { message: 10, ..Limits::default() });
+    assert!(!effects.is_waiting());
+    let (one, other) = (effects.under_way(0).ok().unwrap(), effects.under_way(40).ok().unwrap());
+    assert!(effects.under_way(1).is_err(), "what does not begin is not under way");
+    drop(one);
+    assert!(effects.is_waiting());
+    drop(other);
+    assert!(!effects.is_waiting());
+}
+
+#[tokio::test]
 async fn an_event_says_nothing_that_nobody_sees() {
     let fake = fake(&[]);
     let effects = limited(&fake, Limits::default());
@@ -323,7 +335,7 @@ async fn events_come_at_a_rate() {
 async fn writes_of_one_object_come_at_a_rate_over_all_reconciles() {
     let fake = fake(&[]);
     let first = limited(&fake, Limits { write_rate: 6, ..Limits::default() });
-    let next = Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone());
+    let next = Effects::new(first.caller.clone(), first.policy.shared.clone(), first.ports.clone());
     let named = |name: &str| format!(r#"{{"metadata": {{"name": "{name}"}}}}"#);
     let create = async |effects: &Effects, name: &str| {
         effects.create(&pods(), key().namespace.as_ref(), named(name)).await.map(drop)
@@ -369,7 +381,7 @@ async fn what_is_made_for_one_object_comes_at_ten_times_that_rate_whatever_its_n
     let guard = Guard::new(ControllerName::parse("c").unwrap(), Arc::default());
     let on = |name: &str| {
         let key = ObjectKey::parse(Some("n"), name).unwrap();
-        Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone()).on(guard.begin(&key))
+        Effects::new(first.caller.clone(), first.policy.shared.clone(), first.ports.clone()).on(guard.begin(&key))
     };
     let generated = || r#"{"metadata": {"generateName": "x-"}}"#.to_owned();
     let make = async |effects: &Effects| effects.create(&pods(), None, generated()).await.map(drop);

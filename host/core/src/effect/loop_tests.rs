@@ -29,7 +29,8 @@ async fn what_writes_bring_about_is_noted_and_what_they_did_is_told() {
         let mut found = Vec::new();
         for round in 0..120 {
             let errand = guard.begin(&key());
-            let effects = Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone()).on(errand);
+            let effects =
+                Effects::new(first.caller.clone(), first.policy.shared.clone(), first.ports.clone()).on(errand);
             let other = ObjectKey { name: ObjectName::parse(&format!("x{round}")).unwrap(), ..key() };
             match write {
                 "create" => {
@@ -62,7 +63,7 @@ async fn a_write_that_changed_nothing_makes_nobodys_version_its_own() {
         fake.versions.fetch_add(1, Ordering::Relaxed);
         let foreign = fake.meta();
         let errand = guard.begin(&key());
-        let effects = Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone()).on(errand);
+        let effects = Effects::new(first.caller.clone(), first.policy.shared.clone(), first.ports.clone()).on(errand);
         fake.same.store(true, Ordering::Relaxed);
         effects.patch(&pods(), &key(), None, Patch::Merge("{}".into())).await.unwrap();
         fake.same.store(false, Ordering::Relaxed);
@@ -88,7 +89,8 @@ async fn a_write_that_is_dropped_before_its_answer_or_that_lost_it_is_noted_too(
         let mut found = Vec::new();
         for round in 0..120 {
             let errand = guard.begin(&key());
-            let effects = Effects::new(first.caller.clone(), first.policy.clone(), first.ports.clone()).on(errand);
+            let effects =
+                Effects::new(first.caller.clone(), first.policy.shared.clone(), first.ports.clone()).on(errand);
             let other = ObjectKey { name: ObjectName::parse(&format!("x{round}")).unwrap(), ..key() };
             let call = async {
                 match write {

@@ -164,6 +164,7 @@ pub(super) struct Tally {
     bytes: AtomicU64,
     lines: AtomicU64,
     waiting: AtomicUsize,
+    under_way: AtomicUsize,
     streams: AtomicUsize,
     /// Writes that were refused for their rate.
     refused: AtomicU64,
@@ -185,6 +186,12 @@ pub(super) struct Held {
     amount: usize,
 }
 
+impl Held {
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         (self.of)(&self.tally).fetch_sub(self.amount, Ordering::Relaxed);
@@ -199,6 +206,7 @@ impl Tally {
             bytes: AtomicU64::new(0),
             lines: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
+            under_way: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             rates,
@@ -273,6 +281,21 @@ impl Tally {
             ));
         }
         Ok(())
+    }
+
+    /// A call to the world begins.
+    pub fn begin(&self) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is over.
+    pub fn end(&self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether one is under way.
+    pub fn is_waiting(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) > 0
     }
 
     /// Holds arguments while their call waits: each of ten thousand may be as long as a message.

@@ -12,9 +12,9 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::{
-    cache::{Cached, Meta},
+    cache::{Cached, Meta, Scope},
     grant::Rule,
-    name::{ChannelName, ContinueToken, ControllerName, DatabaseName, PluginName},
+    name::{ChannelName, ContinueToken, ControllerName, DatabaseName, PluginName, ServiceAccount},
     port::{
         Channels, Exchange, GrpcCall, GrpcReply, GrpcStatus, Metadata, Objection, Severity, Written,
         database::{Isolation, SqlError, SqlRows, SqlStatement, SqlValue, Transaction},
@@ -395,6 +395,104 @@ async fn grants_change_during_a_reconcile() {
     assert!(effects.get(&pods(), &key(), false).await.is_ok());
     policy.store(Arc::default());
     assert!(matches!(effects.get(&pods(), &key(), false).await, Err(ApiError::Denied(_))));
+}
+
+#[tokio::test]
+async fn what_is_granted_in_addition_waits_for_the_next_reconcile() {
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (effects, policy) = effects(&fake, Policy { grants: rules(&["get", "list"]), ..Policy::default() });
+    let may = async |effects: &Effects| {
+        [
+            effects.get(&pods(), &key(), false).await.is_ok(),
+            effects.list(&pods(), &ListOptions::default()).await.is_ok(),
+            effects.delete(&pods(), &key(), &DeleteOptions::default()).await.is_ok(),
+        ]
+    };
+    assert_eq!(may(&effects).await, [true, true, false]);
+    let grant = |verbs: &[&str]| policy.store(Arc::new(Policy { grants: rules(verbs), ..Policy::default() }));
+    grant(&["get", "delete"]);
+    assert_eq!(may(&effects).await, [true, false, false]);
+    let said = effects.delete(&pods(), &key(), &DeleteOptions::default()).await.unwrap_err().to_string();
+    assert!(said.contains("began under the document before") && !said.contains("add to"), "{said}");
+    let next = Effects::new(effects.caller.clone(), policy.clone(), effects.ports.clone());
+    assert_eq!(may(&next).await, [true, false, true]);
+    // As often as it changes.
+    grant(&["list", "delete"]);
+    assert_eq!((may(&effects).await, may(&next).await), ([false, true, false], [false, false, true]));
+    grant(&["*"]);
+    assert_eq!((may(&effects).await, may(&next).await), ([true, true, false], [true, false, true]));
+}
+
+#[tokio::test]
+async fn whoever_began_as_another_account_may_do_nothing_any_more() {
+    let of = |account: &str| {
+        let account = ServiceAccount { namespace: "plugins".parse().unwrap(), name: account.parse().unwrap() };
+        let bounds = Bounds::of(&PluginName::parse("p").unwrap(), &[], &account, &Scope::All);
+        let (channels, databases) = ([ChannelName::parse("shop").unwrap()], [DatabaseName::parse("people").unwrap()]);
+        let grants = Grants { channels: channels.into(), databases: databases.into(), events: true, ..rules(&["*"]) };
+        Policy { bounds, grants, ..Policy::default() }
+    };
+    let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+    let (effects, policy) = effects(&fake, of("p"));
+    let open = effects.open("shop", call("/a.B/Open")).await.unwrap();
+    policy.store(Arc::new(of("p")));
+    assert!(all(&effects).await.iter().all(|(_, denied)| !denied));
+    open.receive(1).await.unwrap();
+
+    policy.store(Arc::new(of("q")));
+    fake.reached.lock().unwrap().clear();
+    assert!(all(&effects).await.iter().all(|(_, denied)| *denied));
+    let said = effects.query("people", Ask::default()).await.unwrap_err().to_string();
+    assert!(said.contains("the plugin acts as another account by now"), "{said}");
+    assert_eq!(open.receive(1).await.unwrap_err().objection, Some(Objection::Denied));
+    assert_eq!(*fake.reached.lock().unwrap(), [] as [String; 0]);
+    let next = Effects::new(effects.caller.clone(), policy.clone(), effects.ports.clone());
+    assert!(all(&next).await.iter().all(|(_, denied)| !denied));
+    // A reconcile whose ports are older than the policy that it finds.
+    let late = Effects::since(Arc::new(of("p")), effects.caller.clone(), policy.clone(), effects.ports.clone());
+    assert!(all(&late).await.iter().all(|(_, denied)| *denied));
+}
+
+#[tokio::test]
+async fn what_is_open_ends_with_the_grant() {
+    let fake = Arc::new(Fake::default());
+    let grants = Grants {
+        channels: [ChannelName::parse("shop").unwrap()].into(),
+        databases: [DatabaseName::parse("people").unwrap()].into(),
+        ..Grants::default()
+    };
+    let (effects, policy) = effects(&fake, Policy { grants: grants.clone(), ..Policy::default() });
+    let open = effects.open("shop", call("/a.B/Open")).await.unwrap();
+    let begun = effects.begin("people", Isolation::default(), None).await.unwrap();
+    let statement = || effects.statement(Ask { sql: "SELECT 1".into(), ..Ask::default() }).unwrap();
+    let each = async || {
+        let exchange = [open.send(vec![]).await.err(), open.headers().await.err(), open.receive(1).await.err()];
+        let transaction =
+            [begun.query(statement()).await.err(), begun.execute(statement()).await.err(), begun.commit().await.err()];
+        (exchange.map(|e| e.map(|e| e.objection)), transaction.map(|e| e.map(|e| matches!(e, SqlError::Denied(_)))))
+    };
+    assert_eq!(each().await, ([None; 3], [None; 3]));
+    // Another document, that grants the same.
+    policy.store(Arc::new(Policy { grants: grants.clone(), ..Policy::default() }));
+    assert_eq!(each().await, ([None; 3], [None; 3]));
+    fake.noted.lock().unwrap().clear();
+
+    policy.store(Arc::new(Policy {
+        grants: Grants { channels: grants.channels, ..Grants::default() },
+        ..Policy::default()
+    }));
+    assert_eq!(each().await, ([None; 3], [Some(true); 3]));
+    policy.store(Arc::new(Policy {
+        grants: Grants { databases: grants.databases, ..Grants::default() },
+        ..Policy::default()
+    }));
+    assert_eq!(each().await, ([Some(Some(Objection::Denied)); 3], [None; 3]));
+    assert_eq!(fake.noted.lock().unwrap().len(), 3, "what is denied reaches nobody");
+    policy.store(Arc::default());
+    fake.denied.lock().unwrap().clear();
+    assert_eq!(each().await, ([Some(Some(Objection::Denied)); 3], [Some(true); 3]));
+    assert_eq!(fake.denied.lock().unwrap().len(), 6, "each is told");
+    assert_eq!(begun.rollback().await, Err(SqlError::Unavailable("gone".into())), "it can be given up");
 }
 
 #[tokio::test]

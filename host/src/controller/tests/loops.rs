@@ -1,14 +1,14 @@
 //! Controllers whose writes wake themselves or each other.
 
-use operetta_core::{grant::Grants, port::Patch};
+use operetta_core::port::Patch;
 
 use super::*;
 
-/// All of things and parts is granted.
-fn policy() -> Policy {
-    let rules = json!([{"apiGroups": ["x.example.com"], "resources": ["things", "parts"], "verbs": ["*"]}]);
-    let grants = Grants { rules: serde_json::from_value(rules).unwrap(), events: true, ..Grants::default() };
-    Policy { grants, ..Policy::default() }
+/// Which may publish events, too.
+fn telling(scene: &Scene, code: &str) -> Version {
+    let mut policy = granted();
+    policy.grants.events = true;
+    Version { policy: Arc::new(policy), ..version(&scene.world, scene.runs.code(code), 16) }
 }
 
 #[tokio::test(start_paused = true)]
@@ -16,7 +16,7 @@ async fn a_controller_that_its_own_writes_wake_is_slowed_for_that_object_only_an
     let scene = scene();
     scene.world.apply(&things(), "loops");
     scene.world.apply(&things(), "settles");
-    scene.shared.exchange(policy(), version(&scene.world, scene.runs.code("1"), 16));
+    scene.shared.exchange(telling(&scene, "1"));
     let turns = Arc::new(AtomicUsize::new(0));
     scene.runs.act(move |request, effects| {
         let turn = turns.fetch_add(1, Ordering::SeqCst).to_string();
@@ -50,7 +50,7 @@ async fn a_controller_that_its_own_writes_wake_is_slowed_for_that_object_only_an
     scene.world.apply(&things(), "settles");
     assert_eq!(scene.runs.count(1).await[0].key, key("settles"));
     scene.runs.act(|_, _| async { done() });
-    scene.shared.exchange(policy(), version(&scene.world, scene.runs.code("2"), 16));
+    scene.shared.exchange(telling(&scene, "2"));
     controller.look_at_all();
     scene.runs.until("both", |runs| runs.iter().filter(|run| run.version == "2").count() >= 2).await;
     assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
@@ -87,7 +87,7 @@ async fn both(scene: &Scene) -> [Controller; 2] {
     let main = json!({"name": "main", "for": resource("things"), "watches": [watch]});
     let other = json!({"name": "other", "for": resource("parts")});
     let [main, other] = [main, other].map(|spec| serde_json::from_value(spec).unwrap());
-    scene.shared.exchange(policy(), version(&scene.world, scene.runs.code("1"), 16));
+    scene.shared.exchange(telling(&scene, "1"));
     scene.world.apply_with(&parts(), "n", "p", json!({"labels": {"thing": "a"}}));
     scene.world.apply_with(&things(), "n", "a", json!({"labels": {"turn": "1"}}));
     [scene.start_with(main).await, scene.start_with(other).await]

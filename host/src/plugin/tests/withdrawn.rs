@@ -28,8 +28,7 @@ async fn a_document_holds_for_the_code_that_runs_even_beside_a_broken_component(
     stage.world.apply(&things(), "a");
     stage.runs.count(1).await;
     assert!(!denied.load(atomic::Ordering::SeqCst));
-    let watch_only = json!({"grants": {"rules": [{"apiGroups": ["x.example.com"], "resources": ["things"], "verbs": ["list", "watch"]}]}});
-    seat.put(&broken(), &watch_only);
+    seat.put(&broken(), &only_things(&["list", "watch"]));
     stage.runs.count(2).await;
     assert!(denied.load(atomic::Ordering::SeqCst));
     assert!(seat.status.borrow().problem.is_some());
@@ -43,8 +42,44 @@ async fn a_document_holds_for_the_code_that_runs_even_beside_a_broken_component(
 #[tokio::test(start_paused = true)]
 async fn a_grant_is_gone_even_where_the_document_that_takes_it_away_is_not_taken() {
     let stage = Stage::new();
-    let mut seat = stage.plug("demo", &version("1"), &granted());
+    let owner = |version: &str| {
+        let parts = json!([{"group": "x.example.com", "version": "v1", "resource": "parts"}]);
+        component(version, |manifest| manifest["controllers"][0]["owns"] = parts)
+    };
+    let mut seat = stage.plug("demo", &owner("1"), &granted());
     seat.runs("1").await;
+    let answers = looks(&stage);
+    let denied = async || {
+        // Whatever is looked at because of another document has been.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stage.runs.clear();
+        stage.world.apply(&things(), "a");
+        stage.runs.count(1).await;
+        matches!(answers.lock().unwrap().pop(), Some(Err(ApiError::Denied(_))))
+    };
+    assert!(!denied().await);
+    let needs = "its controllers need what is not granted";
+    let less = only_things(&["list", "watch"]);
+    let mut pinned = less.clone();
+    pinned["digest"] = Digest::of(b"another").to_string().into();
+    for (wasm, spec, problem) in [
+        (owner("1"), &less, needs),
+        (owner("2"), &less, needs),
+        (broken(), &less, needs),
+        // Of a version that is not there yet, so that none may run by it.
+        (owner("1"), &pinned, "the document pins"),
+    ] {
+        seat.put(&wasm, spec);
+        seat.problem(problem).await;
+        assert!(denied().await);
+        seat.put(&owner("1"), &granted());
+        eventually("the good document holds", || seat.status.borrow().problem.is_none()).await;
+        assert!(!denied().await);
+    }
+}
+
+/// What reconciles see of `a` from now on, as they look.
+fn looks(stage: &Stage) -> Arc<Mutex<Vec<Result<Arc<str>, ApiError>>>> {
     let answers = Arc::new(Mutex::new(Vec::new()));
     let tell = answers.clone();
     stage.runs.act(move |_, effects| {
@@ -55,33 +90,166 @@ async fn a_grant_is_gone_even_where_the_document_that_takes_it_away_is_not_taken
             Ok(Outcome::AwaitChange)
         }
     });
-    let mut reconciles = 0;
-    let mut denied = async || {
-        reconciles += 1;
+    answers
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_is_not_handed_over_when_its_kind_is_no_longer_granted_and_comes_back_with_the_grant() {
+    let stage = Stage::new();
+    stage.world.apply(&things(), "a");
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    stage.runs.count(1).await;
+    stage.runs.clear();
+    seat.put(&version("1"), &json!({}));
+    seat.problem("its controllers need what is not granted").await;
+    for _ in 0..10 {
         stage.world.apply(&things(), "a");
-        stage.runs.count(reconciles).await;
-        matches!(answers.lock().unwrap().pop(), Some(Err(ApiError::Denied(_))))
+        tokio::time::sleep(Duration::from_mins(1)).await;
+    }
+    assert_eq!(stage.runs.all(), []);
+    assert!(stage.metric("operetta_denials_total{plugin=\"demo\",grant=\"rules\"} 1"), "it is told, and once");
+    seat.put(&version("1"), &granted());
+    assert_eq!(stage.runs.count(1).await[0].key, key("a"));
+    seat.runs("1").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_a_narrower_rule_leaves_out_are_not_handed_over_once_more() {
+    let rule = |more: Value| {
+        let mut rule = more;
+        (rule["apiGroups"], rule["resources"], rule["verbs"]) = (json!(["x.example.com"]), json!(["*"]), json!(["*"]));
+        json!({"grants": {"rules": [rule]}})
     };
-    assert!(!denied().await);
-    let needs = "its controllers need what is not granted";
-    for (wasm, spec, problem) in [
-        (version("1"), json!({}), needs),
-        (version("2"), json!({}), needs),
-        (broken(), json!({}), needs),
-        // Of a version that is not there yet, so that none may run by it.
-        (version("1"), json!({"digest": Digest::of(b"another").to_string()}), "the document pins"),
-    ] {
-        seat.put(&wasm, &spec);
-        seat.problem(problem).await;
-        assert!(denied().await);
+    for narrower in [json!({"namespaces": ["n"]}), json!({"namespaces": ["n"], "resourceNames": ["a"]})] {
+        let stage = Stage::new();
+        stage.world.apply(&things(), "a");
+        stage.world.apply_with(&things(), "other", "b", json!({}));
+        let mut seat = stage.plug("demo", &version("1"), &granted());
+        seat.runs("1").await;
+        stage.runs.count(2).await;
+        stage.runs.clear();
+        seat.put(&version("1"), &rule(narrower));
+        stage.runs.count(1).await;
+        seat.runs("1").await;
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert!(stage.runs.all().iter().all(|run| run.key == key("a")), "{:#?}", stage.runs.all());
+        assert!(!stage.host.metrics.encode().unwrap().contains("operetta_denials_total{"), "nobody asked for it");
         seat.put(&version("1"), &granted());
-        eventually("the good document holds", || seat.status.borrow().problem.is_none()).await;
-        assert!(!denied().await);
+        stage.runs.until("the other", |runs| runs.iter().any(|run| run.key.name.as_str() == "b")).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_is_a_namespace() {
+async fn a_grant_is_gone_before_anything_is_done_about_the_document_that_takes_it_away() {
+    let stage = Stage::new();
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    let answers = looks(&stage);
+    stage.components.gate.send_replace(false);
+    seat.put(&version("slow-2"), &only_things(&["list", "watch"]));
+    eventually("the new one is being loaded", || stage.components.loads() == 2).await;
+    stage.world.apply(&things(), "a");
+    assert_eq!(stage.runs.count(1).await[0].version, "1");
+    let got = answers.lock().unwrap().pop();
+    assert!(matches!(got, Some(Err(ApiError::Denied(_)))), "{got:?}");
+    stage.components.gate.send_replace(true);
+    seat.runs("slow-2").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_document_nothing_is_granted_until_there_is_one_again() {
+    let stage = Stage::new();
+    let holding = component("1", |manifest| manifest["controllers"][0]["finalizers"] = json!(["x.example.com/f"]));
+    let mut seat = stage.plug("demo", &holding, &granted());
+    seat.runs("1").await;
+    let gate = Arc::new(watch::Sender::new(false));
+    let (opened, answers) = (gate.clone(), Arc::new(Mutex::new(Vec::new())));
+    let tell = answers.clone();
+    stage.runs.act(move |_, effects| {
+        let (mut open, tell) = (opened.subscribe(), tell.clone());
+        async move {
+            open.wait_for(|open| *open).await.unwrap();
+            tell.lock().unwrap().push(effects.get(&things(), &key("a"), false).await.is_ok());
+            Ok(Outcome::AwaitChange)
+        }
+    });
+    stage.world.apply(&things(), "a");
+    stage.runs.under_way(1).await;
+    let lonely = || Entry::WithoutDocument("demo.wasm has no demo.yaml beside it".into());
+    seat.entries.send_replace(lonely());
+    let status = seat.problem("fetch: demo.wasm has no demo.yaml").await;
+    assert_eq!(status.problem.unwrap().meanwhile(), "reconciles nothing until then");
+    gate.send_replace(true);
+    stage.runs.count(1).await;
+    assert_eq!(*answers.lock().unwrap(), [false]);
+    stage.world.apply(&things(), "a");
+    // A document that nobody can read is none.
+    let unreadable = Entry::Present {
+        wasm: Wasm::File { name: "demo.wasm".into(), bytes: holding.clone() },
+        yaml: "spec: [".into(),
+        object: None,
+    };
+    seat.entries.send_replace(unreadable);
+    seat.problem("not a Plugin document").await;
+    stage.world.apply(&things(), "a");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(stage.runs.all().len(), 1);
+    seat.put(&holding, &granted());
+    stage.runs.count(2).await;
+    seat.runs("1").await;
+    assert_eq!(*answers.lock().unwrap(), [false, true]);
+
+    // When the component goes as well, what is being deleted is looked after by the document before.
+    let deleting = json!({"finalizers": ["x.example.com/f"], "deletionTimestamp": "2024-01-01T00:00:00Z"});
+    stage.world.apply_with(&things(), "n", "a", json!({"finalizers": ["x.example.com/f"]}));
+    stage.runs.count(3).await;
+    seat.entries.send_replace(lonely());
+    seat.problem("no demo.yaml").await;
+    stage.runs.clear();
+    seat.entries.send_replace(Entry::Gone);
+    seat.until("it drains", |status| status.leaving.is_some()).await;
+    stage.world.apply_with(&things(), "n", "a", deleting);
+    stage.runs.count(1).await;
+    assert_eq!(answers.lock().unwrap().last(), Some(&true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_loses_its_account_does_nothing_more_not_even_where_it_has_begun() {
+    let stage = Stage::new();
+    let gate = Arc::new(watch::Sender::new(false));
+    let (opened, answers) = (gate.clone(), Arc::new(Mutex::new(Vec::new())));
+    let tell = answers.clone();
+    stage.runs.act(move |_, effects| {
+        let (mut open, tell) = (opened.subscribe(), tell.clone());
+        async move {
+            open.wait_for(|open| *open).await.unwrap();
+            tell.lock().unwrap().push(effects.get(&things(), &key("a"), false).await);
+            Ok(Outcome::AwaitChange)
+        }
+    });
+    stage.world.apply(&things(), "a");
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    stage.runs.under_way(1).await;
+    stage.world.banish(true);
+    seat.problem("the account names another plugin").await;
+    gate.send_replace(true);
+    stage.runs.count(1).await;
+    let got = answers.lock().unwrap().pop();
+    assert!(
+        matches!(&got, Some(Err(ApiError::Denied(why))) if why.contains("may not act as its account any more")),
+        "{got:?}"
+    );
+    stage.world.banish(false);
+    seat.runs("1").await;
+    stage.runs.count(2).await;
+    let got = answers.lock().unwrap().pop();
+    assert!(matches!(got, Some(Ok(_))), "{got:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_is_gone_even_where_the_document_that_takes_it_away_is_not_taken() {
     let stage = Stage::new();
     let mut seat = stage.plug("demo", &version("1"), &granted());
     seat.runs("1").await;
@@ -109,10 +277,15 @@ async fn so_is_a_namespace() {
     seat.problem("its controllers need what is not granted").await;
     seat.put(&broken(), &granted_and(&json!({"namespaces": ["n"]})));
     seat.problem("demo.wasm").await;
+    // Whatever is looked at because of another document has been.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    stage.runs.clear();
+    answers.lock().unwrap().clear();
     stage.world.apply_with(&things(), "other", "b", json!({}));
     stage.world.apply(&things(), "a");
-    stage.runs.until("the one that it still sees", |runs| runs.len() == 3).await;
-    assert_eq!(stage.runs.all()[2].key, key("a"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let seen: Vec<_> = stage.runs.all().into_iter().map(|run| run.key).collect();
+    assert_eq!(seen, [key("a")], "the one that it still sees");
     assert_eq!(std::mem::take(&mut *answers.lock().unwrap()), [true, false, true]);
     // And back again.
     seat.put(&broken(), &granted());
