@@ -25,6 +25,7 @@ use operetta_core::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, value::RawValue};
+use tokio::sync::Semaphore;
 
 use crate::{
     discovery::Discovery,
@@ -38,6 +39,8 @@ use crate::{
 
 /// Objects a page where the caller names no limit.
 const PAGE: u32 = 500;
+/// Kinds of which a plugin may have the host find out at once what they are.
+const LOOKUPS: usize = 2;
 
 /// The API server as one plugin sees it.
 pub struct PluginKubernetes {
@@ -47,6 +50,8 @@ pub struct PluginKubernetes {
     discovery: Arc<Discovery>,
     informers: Arc<SharedInformers>,
     events: Recorder,
+    /// The host asks with its own client which kinds there are, and for each plugin so much at once.
+    lookups: Semaphore,
     applied: Mutex<HashMap<apply::Target, apply::Applied>>,
     /// Told what is not the plugin's to know.
     aside: Aside,
@@ -62,7 +67,8 @@ impl PluginKubernetes {
         informers: Arc<SharedInformers>,
     ) -> Self {
         let (events, aside) = (Recorder::default(), Aside::in_log(&actor.plugin));
-        Self { actor, scope, identity, discovery, informers, events, applied: Mutex::default(), aside }
+        let (lookups, applied) = (Semaphore::new(LOOKUPS), Mutex::default());
+        Self { actor, scope, identity, discovery, informers, events, lookups, applied, aside }
     }
 
     /// The kind, after checking that such an object can be and lies within the plugin's namespaces.
@@ -84,7 +90,8 @@ impl PluginKubernetes {
     }
 
     async fn any_kind(&self, what: &str, resource: &Resource) -> Result<KindInfo, ApiError> {
-        let kind = self.discovery.lookup(resource).await.map_err(|fault| self.tell(what, fault))?;
+        let kind = self.discovery.lookup_for_plugin(&self.lookups, resource).await;
+        let kind = kind.map_err(|fault| self.tell(what, fault))?;
         kind.map(|kind| kind.info).ok_or_else(|| {
             ApiError::NotFound(format!(
                 "{what}: the cluster has no resource {resource}; is its CustomResourceDefinition installed?"
