@@ -133,8 +133,8 @@ impl PluginKubernetes {
         let informers = self.informers.seeing(&self.actor, resource, key);
         match answer {
             Ok(object) => {
-                let entry = decode(what, object, resource, kind)?.1;
-                for informer in informers {
+                let (found, entry) = decode(what, object, resource, kind)?;
+                for informer in informers.iter().filter(|_| found == *key) {
                     informer.read_live(key, Some(entry.clone()));
                 }
                 Ok(entry)

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::{
     PluginKubernetes, body,
-    write::{describe, url},
+    write::{Aim, describe, url},
 };
 use crate::{informer::Reading, object::Entry, ownership::changes_nothing, request::Fault};
 
@@ -65,7 +65,8 @@ impl PluginKubernetes {
     ) -> Result<Written, ApiError> {
         let what = describe("apply", resource, key, subresource);
         let kind = self.kind(&what, resource, key.namespace.as_ref()).await?;
-        let object = body::object(&what, text, resource, &kind, key.namespace.as_ref(), Some(key))?;
+        let object = body::object(&what, text, resource, &kind, key.namespace.as_ref(), Some(key), subresource)?;
+        let aim = Aim { what: &what, resource, kind: &kind, key, subresource };
         let manager = caller.field_manager();
         let target = Target {
             controller: caller.controller.clone(),
@@ -74,12 +75,17 @@ impl PluginKubernetes {
             subresource: subresource.cloned(),
         };
         let known = self.informers.covering(&self.actor, resource, &key.into()).map(|i| i.settled(key));
-        if let Some(Reading::Known(entry)) = known
+        // What a part is, the object does not say.
+        if aim.is_whole()
+            && let Some(Reading::Known(entry)) = known
             && self.is_applied(&target, text, &object, &manager, &entry)
         {
             return Ok(Written { now: entry.cached, before: None, sent: false, made: false });
         }
-        let written = self.send_apply(&what, resource, key, subresource, &kind, &object, &manager).await?;
+        let written = self.send_apply(aim, body::yaml(object), &manager).await?;
+        if !aim.is_whole() {
+            return Ok(written);
+        }
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         if applied.len() >= MOST {
             applied.clear();
@@ -100,24 +106,14 @@ impl PluginKubernetes {
             })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what an apply is about, and nothing of it twice")]
-    async fn send_apply(
-        &self,
-        what: &str,
-        resource: &Resource,
-        key: &ObjectKey,
-        subresource: Option<&Subresource>,
-        kind: &operetta_core::cache::KindInfo,
-        object: &Value,
-        manager: &FieldManager,
-    ) -> Result<Written, ApiError> {
-        let url = url(resource, key, subresource, manager);
-        let body = object.to_string().into_bytes();
+    async fn send_apply(&self, aim: Aim<'_>, body: Vec<u8>, manager: &FieldManager) -> Result<Written, ApiError> {
+        let what = aim.what;
+        let url = url(aim.resource, aim.key, aim.subresource, manager);
         let polite = url.clone().query("force", "false").request(Method::PATCH, Some(APPLY), body.clone());
-        let status = match self.try_write(resource, kind, key, polite).await {
-            Ok(written) => return Ok(written),
+        let status = match self.try_write(aim, polite).await {
+            Ok((written, _)) => return Ok(written),
             Err(Fault::Answer { code: 409, status, .. }) if !conflicts(&status).is_empty() => status,
-            Err(fault) => return Err(self.explain(what, resource, fault)),
+            Err(fault) => return Err(self.explain(what, aim.resource, fault)),
         };
         if let Some((owner, fields)) = other_plugin(&conflicts(&status), manager) {
             self.aside.say(&format!(
@@ -129,7 +125,7 @@ impl PluginKubernetes {
             )));
         }
         let forced = url.query("force", "true").request(Method::PATCH, Some(APPLY), body);
-        self.write(what, resource, kind, key, forced).await
+        self.write(aim, forced).await
     }
 }
 

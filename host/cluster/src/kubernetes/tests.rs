@@ -9,6 +9,8 @@ use crate::{
     testing::{FakeApi, Sent, actor, caller, key, namespace, status, thing, things, until},
 };
 
+mod answers;
+
 async fn subscribed(cluster: &Cluster) -> Subscription {
     let mut subscription = cluster.informers().subscribe(&actor("p"), &things(), &Scope::All.extents()).await.unwrap();
     while !matches!(subscription.changes.recv().await.unwrap(), Change::Synced) {}
