@@ -6,13 +6,11 @@
 
 mod apply;
 mod body;
+mod others;
 mod told;
 mod write;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use http::Request;
@@ -52,7 +50,7 @@ pub struct PluginKubernetes {
     events: Recorder,
     /// The host asks with its own client which kinds there are, and for each plugin so much at once.
     lookups: Semaphore,
-    applied: Mutex<HashMap<apply::Target, apply::Applied>>,
+    applied: Mutex<apply::Memory>,
     /// Told what is not the plugin's to know.
     aside: Aside,
 }

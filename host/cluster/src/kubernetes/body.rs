@@ -124,6 +124,15 @@ pub fn yaml(object: Value) -> Vec<u8> {
     escaped.into_bytes()
 }
 
+/// What [`yaml`] made of an object, for one incarnation of it alone.
+pub fn of_incarnation(body: &[u8], uid: &str) -> Vec<u8> {
+    let mut object: Value = serde_json::from_slice(body).unwrap_or_default();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("uid".to_owned(), uid.into());
+    }
+    yaml(object)
+}
+
 fn owned(what: &str) -> ApiError {
     ApiError::Invalid(format!("{what}: metadata.{OWNERSHIP} is the API server's to write; leave it out"))
 }

@@ -10,6 +10,7 @@ use crate::{
 };
 
 mod answers;
+mod fields;
 
 async fn subscribed(cluster: &Cluster) -> Subscription {
     let mut subscription = cluster.informers().subscribe(&actor("p"), &things(), &Scope::All.extents()).await.unwrap();

@@ -200,7 +200,9 @@ impl PluginKubernetes {
     }
 
     async fn change(&self, caller: &Caller, aim: Aim<'_>, how: How, body: Vec<u8>) -> Result<Written, ApiError> {
-        let url = url(aim.resource, aim.key, aim.subresource, &caller.field_manager());
+        let manager = caller.field_manager();
+        self.leave_to_others(&manager, aim, how, &body).await?;
+        let url = url(aim.resource, aim.key, aim.subresource, &manager);
         self.write(aim, how.request(&url, body)).await
     }
 
