@@ -278,6 +278,16 @@ impl Served {
             json!({"kind": "APIResourceList", "groupVersion": first, "resources": kinds.iter().map(listed).collect::<Vec<_>>()}),
         )
     }
+
+    /// The group versions that it serves.
+    fn versions(&self) -> Value {
+        let listed = |kind: &Kind| {
+            let (group, version) = kind.api_version.split_once('/')?;
+            Some(json!({"name": group, "versions": [{"groupVersion": kind.api_version, "version": version}]}))
+        };
+        let groups: Vec<_> = self.kinds.iter().filter_map(listed).collect();
+        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+    }
 }
 
 async fn answer(State(served): State<Arc<Served>>, request: Request) -> Response {
@@ -292,6 +302,7 @@ async fn answer(State(served): State<Arc<Served>>, request: Request) -> Response
         "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" => {
             return found(&json!({"status": {"allowed": true}}));
         }
+        "/apis" => return found(&served.versions()),
         _ => {}
     }
     let Some((place, name, subresource)) = Place::of(&path) else {

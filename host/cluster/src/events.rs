@@ -1,6 +1,7 @@
 //! Kubernetes events (`events.k8s.io/v1`) of one plugin.
 //!
-//! **Repetitions become one event that counts**, and a plugin that publishes without measure is slowed down to a steady trickle; what is left out is still counted.
+//! **Repetitions become one event that counts**: it tells the count now and then, and no repetition is lost. Events that differ are all published, up to so many about one object, and one
+//! beyond is refused: how many a plugin may publish in all is [`operetta_core::limit::Limits::event_rate`], which holds before anything comes here.
 
 use std::{
     collections::HashMap,
@@ -22,14 +23,17 @@ use tokio::time::Instant;
 
 use crate::{
     object::Entry,
-    request::{Fault, Url, send},
+    request::{Fault, Url, Wait, send},
 };
 
-/// Events at once, as client-go's spam filter allows.
+/// Events about one object within [`SERIES`] that are not the same, as many as client-go's spam filter allows at once. What differs each time (a message with the time in it) says nothing
+/// to people, and each is kept for an hour.
+const ABOUT_ONE: usize = 25;
+/// Of these, so many are for reasons that were not given yet: an operator in a loop that publishes another event each time does not keep back the one that says so.
+const NEWS: usize = 5;
+/// Counts that are told at once.
 const BURST: f64 = 25.0;
-/// Of these, repetitions leave so many to what is new: an operator in a loop that publishes an event each time does not keep back the one that says so.
-const NEWS: f64 = 5.0;
-/// Events a second in the long run. client-go allows one in five minutes for each object; this is for a whole plugin.
+/// Counts that are told in a second in the long run.
 const RATE: f64 = 1.0;
 /// Repetitions within this time are one event, as in client-go.
 const SERIES: Duration = Duration::from_mins(6);
@@ -77,7 +81,10 @@ impl Default for Recorder {
 enum Plan {
     Create(String),
     Count(String, i32),
+    /// A later repetition tells the count.
     Nothing,
+    /// There are too many about the object; when one of them ends.
+    Refuse(Duration),
 }
 
 impl Recorder {
@@ -105,6 +112,14 @@ impl Recorder {
         let namespace = namespace(&event.key)?;
         match self.plan(&series, &event_name(&event.key, now)) {
             Plan::Nothing => Ok(()),
+            Plan::Refuse(after) => {
+                let why = format!(
+                    "more than {} different events about the object within {} minutes",
+                    ABOUT_ONE - NEWS,
+                    SERIES.as_secs() / 60
+                );
+                Err(Fault::Busy(Wait { why, after: Some(after) }))
+            }
             Plan::Create(name) => {
                 let body = render(&series, caller, event, kind, known, &namespace, &name, now);
                 self.create(client, &series, &namespace, &name, body).await
@@ -133,17 +148,27 @@ impl Recorder {
         state.tokens = (state.tokens + (now - state.filled).as_secs_f64() * RATE).min(BURST);
         state.filled = now;
         state.series.retain(|_, published| now - published.last < SERIES);
-        let least = if state.series.contains_key(series) { 1.0 + NEWS } else { 1.0 };
-        let allowed = state.tokens >= least;
-        if allowed {
-            state.tokens -= 1.0;
-        }
+        let may_tell = state.tokens >= 1.0;
         if let Some(published) = state.series.get_mut(series) {
             published.count = published.count.saturating_add(1);
             published.last = now;
-            return if allowed { Plan::Count(published.name.clone(), published.count) } else { Plan::Nothing };
+            let plan = Plan::Count(published.name.clone(), published.count);
+            if may_tell {
+                state.tokens -= 1.0;
+                return plan;
+            }
+            return Plan::Nothing;
         }
-        if allowed { Plan::Create(name.to_owned()) } else { Plan::Nothing }
+        let (mut about_it, mut is_news, mut oldest) = (0, true, now);
+        for (other, published) in &state.series {
+            if other.resource == series.resource && other.key == series.key {
+                about_it += 1;
+                is_news &= other.reason != series.reason;
+                oldest = oldest.min(published.last);
+            }
+        }
+        let most = if is_news { ABOUT_ONE } else { ABOUT_ONE - NEWS };
+        if about_it < most { Plan::Create(name.to_owned()) } else { Plan::Refuse(SERIES.saturating_sub(now - oldest)) }
     }
 
     async fn create(

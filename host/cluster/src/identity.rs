@@ -32,6 +32,7 @@ use crate::{
     install::{PLUGIN_LABEL, Way},
     request::{Fault, Url, send_json},
     review::Question,
+    single::Single,
 };
 
 /// How long an account is believed to be there and to name its plugin. With the time between two looks at the rights of those who watch, a
@@ -63,6 +64,8 @@ pub struct Impersonation {
     host: Client,
     runtime: Handle,
     clients: Mutex<HashMap<Actor, Known>>,
+    /// One look at an account at a time: a plugin may ask for its client as often as it likes, and the host asks with its own right.
+    checks: Single<Actor, Result<Client, ApiError>>,
 }
 
 struct Known {
@@ -76,7 +79,7 @@ struct Known {
 impl Impersonation {
     /// On the host's own client. To be called on the host's runtime, on which the clients are served.
     pub fn new(host: Client) -> Self {
-        Self { host, runtime: Handle::current(), clients: Mutex::default() }
+        Self { host, runtime: Handle::current(), clients: Mutex::default(), checks: Single::default() }
     }
 
     fn known(&self, actor: &Actor) -> Option<Client> {
@@ -132,9 +135,12 @@ impl Identity for Impersonation {
         if let Some(client) = self.known(actor) {
             return Ok(client);
         }
-        let asked = Instant::now();
-        check(&self.host, actor).await?;
-        self.keep(actor, asked)
+        let look = async {
+            let asked = Instant::now();
+            check(&self.host, actor).await?;
+            self.keep(actor, asked)
+        };
+        self.checks.ask(actor, || self.known(actor).map(Ok), look).await
     }
 
     async fn check_host(&self, actor: &Actor, asked: &Asked<'_>) -> Result<(), Refusal> {

@@ -6,13 +6,11 @@
 
 mod apply;
 mod body;
+mod others;
 mod told;
 mod write;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use http::Request;
@@ -25,6 +23,7 @@ use operetta_core::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, value::RawValue};
+use tokio::sync::Semaphore;
 
 use crate::{
     discovery::Discovery,
@@ -38,6 +37,8 @@ use crate::{
 
 /// Objects a page where the caller names no limit.
 const PAGE: u32 = 500;
+/// Kinds of which a plugin may have the host find out at once what they are.
+const LOOKUPS: usize = 2;
 
 /// The API server as one plugin sees it.
 pub struct PluginKubernetes {
@@ -47,7 +48,9 @@ pub struct PluginKubernetes {
     discovery: Arc<Discovery>,
     informers: Arc<SharedInformers>,
     events: Recorder,
-    applied: Mutex<HashMap<apply::Target, apply::Applied>>,
+    /// The host asks with its own client which kinds there are, and for each plugin so much at once.
+    lookups: Semaphore,
+    applied: Mutex<apply::Memory>,
     /// Told what is not the plugin's to know.
     aside: Aside,
 }
@@ -62,7 +65,8 @@ impl PluginKubernetes {
         informers: Arc<SharedInformers>,
     ) -> Self {
         let (events, aside) = (Recorder::default(), Aside::in_log(&actor.plugin));
-        Self { actor, scope, identity, discovery, informers, events, applied: Mutex::default(), aside }
+        let (lookups, applied) = (Semaphore::new(LOOKUPS), Mutex::default());
+        Self { actor, scope, identity, discovery, informers, events, lookups, applied, aside }
     }
 
     /// The kind, after checking that such an object can be and lies within the plugin's namespaces.
@@ -84,7 +88,8 @@ impl PluginKubernetes {
     }
 
     async fn any_kind(&self, what: &str, resource: &Resource) -> Result<KindInfo, ApiError> {
-        let kind = self.discovery.lookup(resource).await.map_err(|fault| self.tell(what, fault))?;
+        let kind = self.discovery.lookup_for_plugin(&self.lookups, resource).await;
+        let kind = kind.map_err(|fault| self.tell(what, fault))?;
         kind.map(|kind| kind.info).ok_or_else(|| {
             ApiError::NotFound(format!(
                 "{what}: the cluster has no resource {resource}; is its CustomResourceDefinition installed?"
@@ -126,8 +131,8 @@ impl PluginKubernetes {
         let informers = self.informers.seeing(&self.actor, resource, key);
         match answer {
             Ok(object) => {
-                let entry = decode(what, object, resource, kind)?.1;
-                for informer in informers {
+                let (found, entry) = decode(what, object, resource, kind)?;
+                for informer in informers.iter().filter(|_| found == *key) {
                     informer.read_live(key, Some(entry.clone()));
                 }
                 Ok(entry)

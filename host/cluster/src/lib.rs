@@ -52,6 +52,7 @@ pub mod plugins;
 pub mod request;
 pub mod review;
 pub mod selector;
+mod single;
 #[cfg(test)]
 mod testing;
 pub mod vault;

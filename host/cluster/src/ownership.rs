@@ -10,6 +10,8 @@
 //! Fields are written as the API server writes them (structured-merge-diff's `fieldsV1`): `f:NAME` a field, `k:{...}` an item of a list by its keys, `v:...` an item of a
 //! set by its value, `{}` a whole value that is owned at once, and `.` the container itself, which follows from the rest.
 
+pub mod claims;
+
 use operetta_core::name::FieldManager;
 use serde_json::{Map, Value};
 

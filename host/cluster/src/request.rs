@@ -2,7 +2,10 @@
 //!
 //! **A write whose answer was lost is told apart from one that was refused**, since only the first leaves open what happened.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header::RETRY_AFTER};
@@ -49,9 +52,9 @@ pub enum Fault {
     /// An answer beyond [`crate::answer::MOST`].
     #[error("{}", crate::answer::TooLarge)]
     TooLarge,
-    /// Too many requests of its plugin are under way, so that this one was never sent.
+    /// The plugin asks for too much at once or too often, so that this was never sent.
     #[error("{0}")]
-    Busy(String),
+    Busy(Wait),
     /// Nothing that could be sent.
     #[error("cannot be sent: {0}")]
     Unsendable(String),
@@ -61,6 +64,21 @@ pub enum Fault {
     /// An answer that is not the JSON it should be.
     #[error("the API server's answer is not understood: {0}")]
     Garbled(String),
+}
+
+/// Why something has to wait, and for how long where that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// For people.
+    pub why: String,
+    /// When to come back.
+    pub after: Option<Duration>,
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
 }
 
 impl From<http::Error> for Fault {
@@ -108,7 +126,7 @@ impl Fault {
             Self::Timeout => ApiError::Timeout(format!("{what}: {self}")),
             Self::TooLarge => ApiError::TooLarge(format!("{what}: {self}")),
             Self::NoClient(error) => error,
-            Self::Busy(_) => ApiError::TooManyRequests(None),
+            Self::Busy(wait) => ApiError::TooManyRequests(wait.after),
             Self::Unsendable(_) => ApiError::Invalid(format!("{what}: {self}")),
             Self::Lost(_) | Self::Unreachable(_) | Self::Garbled(_) => ApiError::Unavailable(format!("{what}: {self}")),
         }
@@ -198,7 +216,7 @@ fn unanswered(error: &kube::Error) -> Fault {
     } else if cause::<TooLarge>(error).is_some() {
         Fault::TooLarge
     } else if let Some(busy) = cause::<Busy>(error) {
-        Fault::Busy(busy.to_string())
+        Fault::Busy(Wait { why: busy.to_string(), after: None })
     } else {
         Fault::Lost(text)
     }

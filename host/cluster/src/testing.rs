@@ -173,6 +173,10 @@ impl FakeApi {
         let state = self.state();
         match (sent.method.as_str(), sent.path.as_str()) {
             (_, "/version") => (200, json!({"major": "1", "minor": state.minor.to_string()})),
+            (_, "/apis") => {
+                let version = json!({"groupVersion": "x.example.com/v1", "version": "v1"});
+                (200, json!({"kind": "APIGroupList", "groups": [{"name": "x.example.com", "versions": [version]}]}))
+            }
             (_, "/apis/x.example.com/v1") => {
                 let kinds: Vec<_> = state
                     .kinds

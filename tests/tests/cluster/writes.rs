@@ -214,7 +214,8 @@ async fn a_field_of_kubectl_is_taken_over_and_one_of_another_plugin_is_a_conflic
         )
         .await;
     let body = |value: &str| json!({"data": {"k": value}});
-    let taken = apply(&layer, &*layer.kubernetes(&p), "p", &config_maps(), "a", &body("p")).await.unwrap();
+    let kubernetes = layer.kubernetes(&p);
+    let taken = apply(&layer, &*kubernetes, "p", &config_maps(), "a", &body("p")).await.unwrap();
     assert_eq!(taken["data"], json!({"k": "p", "other": "1"}));
     let error = apply(&layer, &*layer.kubernetes(&q), "q", &config_maps(), "a", &body("q")).await.unwrap_err();
     let ApiError::Conflict(why) = error else { panic!("{error:?}") };
@@ -222,15 +223,27 @@ async fn a_field_of_kubectl_is_taken_over_and_one_of_another_plugin_is_a_conflic
     assert!(!why.contains("operetta:p"), "which one that is, no plugin learns: {why}");
     // Agreeing is no conflict.
     apply(&layer, &*layer.kubernetes(&q), "q", &config_maps(), "a", &body("p")).await.unwrap();
-    // Whoever writes by other means takes a field over, as the API server has it, and the one that applies is told: there is no fight.
-    let merge = Patch::Merge(json!({"data": {"k": "q"}}).to_string());
-    layer.kubernetes(&q).patch(&caller("q"), &config_maps(), &layer.key("a"), None, merge).await.unwrap();
-    let error = apply(&layer, &*layer.kubernetes(&p), "p", &config_maps(), "a", &body("p2")).await.unwrap_err();
+    // Nor does a plugin set otherwise by other means what another applied.
+    let merge = json!({"data": {"k": "q"}});
+    let patch = Patch::Merge(merge.to_string());
+    let error =
+        layer.kubernetes(&q).patch(&caller("q"), &config_maps(), &layer.key("a"), None, patch).await.unwrap_err();
     let ApiError::Conflict(why) = error else { panic!("{error:?}") };
-    assert!(why.contains("another plugin owns .data.k, which operetta:p/c would set otherwise"), "{why}");
+    assert!(why.contains("another plugin owns .data.k, which operetta:q/c would set otherwise"), "{why}");
+    // Where it does all the same, since nobody saw whose it was, who applied it has it again.
+    apply(&layer, &*layer.kubernetes(&q), "q", &config_maps(), "a", &json!({"data": {"own": "q"}})).await.unwrap();
+    let unseen = PatchParams { field_manager: Some("operetta:q/c".into()), ..PatchParams::default() };
+    let api = layer.api("", "v1", "ConfigMap", "configmaps");
+    api.patch("a", &unseen, &KubePatch::Merge(merge)).await.unwrap();
+    let again = apply(&layer, &*kubernetes, "p", &config_maps(), "a", &body("p2")).await.unwrap();
+    assert_eq!(again["data"], json!({"k": "p2", "other": "1", "own": "q"}));
+    // What it never applied stays another's.
+    api.patch("a", &unseen, &KubePatch::Merge(json!({"data": {"later": "q"}}))).await.unwrap();
+    let error =
+        apply(&layer, &*kubernetes, "p", &config_maps(), "a", &json!({"data": {"k": "p2", "later": "p"}})).await;
+    assert!(matches!(error, Err(ApiError::Conflict(_))), "{error:?}");
     // What one created by other means than apply is no obstacle to its own apply.
     let created = json!({"metadata": {"name": "b"}, "data": {"k": "1"}}).to_string();
-    let kubernetes = layer.kubernetes(&p);
     kubernetes.create(&caller("p"), &config_maps(), Some(&layer.here()), created.clone()).await.unwrap();
     let again = kubernetes.create(&caller("p"), &config_maps(), Some(&layer.here()), created).await;
     assert!(matches!(again, Err(ApiError::AlreadyExists(_))), "{again:?}");

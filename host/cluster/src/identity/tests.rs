@@ -41,6 +41,18 @@ async fn an_account_is_looked_up_once_in_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_account_that_many_ask_for_at_once_is_looked_up_once() {
+    for (annotations, fine) in [(json!({"operetta.dev/plugin": "p"}), true), (json!(null), false)] {
+        let api = naming(annotations);
+        let identity = Impersonation::new(api.client());
+        let who = actor("p");
+        let clients = futures::future::join_all((0..100).map(|_| identity.client(&who))).await;
+        assert!(clients.iter().all(|client| client.is_ok() == fine));
+        assert_eq!(api.sent().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_nobody_uses_is_dropped_and_no_other() {
     let api = FakeApi::new(|_| None);
     let identity = Impersonation::new(api.client());

@@ -1,9 +1,11 @@
 //! Bodies of writes: what they say of the object's identity must agree with the call, and what they leave out of it is filled in.
 
+use std::fmt::Write as _;
+
 use json_patch::{Patch, PatchOperation, jsonptr::Pointer};
 use operetta_core::{
     cache::KindInfo,
-    name::Namespace,
+    name::{Namespace, Subresource},
     port::ApiError,
     resource::{ObjectKey, Resource},
 };
@@ -11,6 +13,21 @@ use serde_json::{Map, Value};
 
 /// Of the metadata, what says which manager owns which field.
 const OWNERSHIP: &str = "managedFields";
+/// What `scale` of every kind is read and written as.
+pub const SCALE: (&str, &str) = ("autoscaling/v1", "Scale");
+
+/// Whether it is the part of a kind that has an API version and kind of its own.
+pub fn is_scale(part: Option<&Subresource>) -> bool {
+    part.is_some_and(|part| part.as_str() == "scale")
+}
+
+/// The API version and the kind that a body has.
+fn called(resource: &Resource, kind: &KindInfo, part: Option<&Subresource>) -> (String, String) {
+    if is_scale(part) {
+        return (SCALE.0.to_owned(), SCALE.1.to_owned());
+    }
+    (resource.api_version(), kind.kind.clone())
+}
 
 /// Parses an object and checks the identity that it gives: kind, API version, namespace and (where the call names one) name. Whatever of them is missing is filled in.
 pub fn object(
@@ -20,10 +37,12 @@ pub fn object(
     kind: &KindInfo,
     namespace: Option<&Namespace>,
     key: Option<&ObjectKey>,
+    part: Option<&Subresource>,
 ) -> Result<Value, ApiError> {
     let mut object = parse(what, text)?;
-    agree(what, &mut object, "apiVersion", &resource.api_version())?;
-    agree(what, &mut object, "kind", &kind.kind)?;
+    let (api_version, kind) = called(resource, kind, part);
+    agree(what, &mut object, "apiVersion", &api_version)?;
+    agree(what, &mut object, "kind", &kind)?;
     let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
     let Some(metadata) = metadata.as_object_mut() else {
         return Err(ApiError::Invalid(format!("{what}: `metadata` of the object is no map")));
@@ -43,9 +62,17 @@ pub fn object(
 }
 
 /// Checks a merge patch: where it names the object at all, it must be this one. To be sent is what is returned, since readers of a text that says a key twice may differ.
-pub fn merge(what: &str, text: &str, resource: &Resource, kind: &KindInfo, key: &ObjectKey) -> Result<Value, ApiError> {
+pub fn merge(
+    what: &str,
+    text: &str,
+    resource: &Resource,
+    kind: &KindInfo,
+    key: &ObjectKey,
+    part: Option<&Subresource>,
+) -> Result<Value, ApiError> {
     let mut object = parse(what, text)?;
-    for (field, wanted) in [("apiVersion", resource.api_version()), ("kind", kind.kind.clone())] {
+    let (api_version, kind) = called(resource, kind, part);
+    for (field, wanted) in [("apiVersion", api_version), ("kind", kind)] {
         if object.contains_key(field) {
             agree(what, &mut object, field, &wanted)?;
         }
@@ -74,6 +101,36 @@ pub fn json_patch(what: &str, text: &str) -> Result<Patch, ApiError> {
         operation => covers(operation.path()),
     };
     if patch.0.iter().any(touches) { Err(owned(what)) } else { Ok(patch) }
+}
+
+/// An object as an apply sends it: the API server reads that as YAML, which within a string takes some characters of JSON for none, or for breaks of a line. Escaped, they are what they are.
+pub fn yaml(object: Value) -> Vec<u8> {
+    let differs =
+        |c: char| matches!(c, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}');
+    let text = object.to_string();
+    drop(object);
+    if !text.contains(differs) {
+        return text.into_bytes();
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if differs(c) {
+            // Only strings have such, and none stands behind half an escape.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(c));
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped.into_bytes()
+}
+
+/// What [`yaml`] made of an object, for one incarnation of it alone.
+pub fn of_incarnation(body: &[u8], uid: &str) -> Vec<u8> {
+    let mut object: Value = serde_json::from_slice(body).unwrap_or_default();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("uid".to_owned(), uid.into());
+    }
+    yaml(object)
 }
 
 fn owned(what: &str) -> ApiError {

@@ -6,8 +6,13 @@ use serde_json::json;
 use super::*;
 use crate::{
     Cluster,
+    request::Wait,
     testing::{FakeApi, Sent, actor, caller, key, namespace, status, thing, things, until},
 };
+
+mod answers;
+mod events;
+mod fields;
 
 async fn subscribed(cluster: &Cluster) -> Subscription {
     let mut subscription = cluster.informers().subscribe(&actor("p"), &things(), &Scope::All.extents()).await.unwrap();
@@ -587,6 +592,15 @@ async fn where_the_api_server_cannot_be_reached_is_not_the_plugins_to_know() {
     assert!(said.lock().unwrap()[0].contains("10.11.12.13"));
 }
 
+#[tokio::test]
+async fn why_a_plugin_has_to_wait_is_told_to_the_administrator() {
+    let cluster = FakeApi::new(|_| None).cluster();
+    let (kubernetes, said) = overheard(&cluster);
+    let wait = Wait { why: "32 requests of the plugin are under way".into(), after: None };
+    assert_eq!(kubernetes.tell("get", Fault::Busy(wait)), ApiError::TooManyRequests(None));
+    assert_eq!(*said.lock().unwrap(), ["get: 32 requests of the plugin are under way"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_conflict_of_versions_is_not_forced() {
     let api = FakeApi::new(|sent| {
@@ -615,67 +629,6 @@ async fn an_account_that_does_not_exist_is_forbidden_and_not_not_found() {
     let said = &said.lock().unwrap()[0];
     assert!(said.contains("operetta-plugins/p does not exist") && said.contains("operetta install"), "{said}");
     assert_eq!(api.about_things(), [] as [&str; 0]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn events_are_about_the_cached_object_and_repetitions_count() {
-    let api = FakeApi::new(|sent| sent.path.contains("/events").then(|| (201, json!({}))));
-    api.set_things(vec![thing("a", 1)]);
-    let cluster = api.cluster();
-    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
-    let _subscription = subscribed(&cluster).await;
-    let event = |message: &str| Event {
-        resource: things(),
-        key: key("a"),
-        severity: operetta_core::port::Severity::Warning,
-        reason: "Deleting".into(),
-        action: "Delete".into(),
-        message: message.into(),
-    };
-    for message in ["one", "one", "one", "two"] {
-        kubernetes.publish(&caller("p"), event(message)).await.unwrap();
-    }
-    let sent: Vec<Sent> = api.sent().into_iter().filter(|s| s.path.contains("/events")).collect();
-    let methods: Vec<_> = sent.iter().map(|s| s.method.as_str()).collect();
-    assert_eq!(methods, ["POST", "PATCH", "PATCH", "POST"]);
-    let first: Value = serde_json::from_str(&sent[0].body).unwrap();
-    assert_eq!(first["regarding"]["uid"], "uid-a");
-    assert_eq!(first["regarding"]["kind"], "Thing");
-    assert_eq!(
-        (&first["type"], &first["note"], &first["reportingController"]),
-        (&json!("Warning"), &json!("one"), &json!("operetta.dev/p"))
-    );
-    let third: Value = serde_json::from_str(&sent[2].body).unwrap();
-    assert_eq!(third["series"]["count"], 3);
-
-    // A flood becomes a trickle and is no error.
-    for i in 0..100 {
-        kubernetes.publish(&caller("p"), event(&format!("flood {i}"))).await.unwrap();
-    }
-    let all = api.sent().into_iter().filter(|s| s.path.contains("/events")).count();
-    assert!((20..=30).contains(&all), "{all}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_said_again_and_again_leaves_room_for_what_is_new() {
-    let api = FakeApi::new(|sent| sent.path.contains("/events").then(|| (201, json!({}))));
-    let kubernetes = api.cluster().kubernetes(actor("p"), Scope::All);
-    let publish = async |message: &str| {
-        let event = Event {
-            resource: things(),
-            key: key("a"),
-            severity: operetta_core::port::Severity::Normal,
-            reason: "Scaled".into(),
-            action: "Scale".into(),
-            message: message.into(),
-        };
-        kubernetes.publish(&caller("p"), event).await.unwrap();
-        api.sent().iter().filter(|sent| sent.method == "POST" && sent.path.contains("/events")).count()
-    };
-    for _ in 0..100 {
-        assert_eq!(publish("again").await, 1);
-    }
-    assert_eq!(publish("new").await, 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,6 +18,11 @@ impl PluginKubernetes {
             Fault::Answer { code: 401 | 403, message, .. } if names_another(message, &self.actor.account) => {
                 "the host itself may not do this as the plugin's service account"
             }
+            // The contract's error has no words for it.
+            Fault::Busy(wait) => {
+                self.aside.say(&format!("{what}: {wait}"));
+                return fault.into_api_error(what);
+            }
             _ => return fault.into_api_error(what),
         };
         let error = fault.into_api_error(what);

@@ -45,7 +45,7 @@ fn a_patch_does_not_say_who_owns_what_in_whatever_words() {
     let key = ObjectKey::parse(Some("n"), "a").unwrap();
     for fields in [json!([]), json!(null)] {
         let patch = json!({"metadata": {"managedFields": fields}}).to_string();
-        refused(merge("patch", &patch, &resource, &kind, &key), "managedFields is the API server's to write");
+        refused(merge("patch", &patch, &resource, &kind, &key, None), "managedFields is the API server's to write");
     }
 }
 
@@ -59,7 +59,7 @@ fn a_merge_patch_is_sent_as_it_is_written() {
         json!({"metadata": {"name": "a"}}),
         json!({"metadata": {"namespace": "n"}}),
     ] {
-        assert_eq!(merge("patch", &patch.to_string(), &resource, &kind, &key), Ok(patch));
+        assert_eq!(merge("patch", &patch.to_string(), &resource, &kind, &key, None), Ok(patch));
     }
 }
 
@@ -70,8 +70,8 @@ fn an_object_of_no_namespace_names_none() {
     let read = |metadata: Value| {
         let text = json!({"metadata": metadata}).to_string();
         let whole =
-            object("create", &text, &resource, &kind, None, Some(&key)).map(|object| object["metadata"].clone());
-        let patch = merge("patch", &text, &resource, &kind, &key).map(|patch| patch["metadata"].clone());
+            object("create", &text, &resource, &kind, None, Some(&key), None).map(|object| object["metadata"].clone());
+        let patch = merge("patch", &text, &resource, &kind, &key, None).map(|patch| patch["metadata"].clone());
         (whole, patch)
     };
     for metadata in [json!({"name": "a"}), json!({"name": "a", "namespace": ""})] {
@@ -82,4 +82,15 @@ fn an_object_of_no_namespace_names_none() {
         refused(whole, "the object names a namespace, and the call none");
         refused(patch, "the object names a namespace, and the call none");
     }
+}
+
+#[test]
+fn what_yaml_reads_otherwise_is_escaped() {
+    let foreign = "\u{7f}\u{85}\u{9f}\u{2028}\u{2029}\u{feff}\u{fffe}\u{ffff}";
+    let object = json!({"a\u{85}": format!("\\{foreign}\"é😀\n"), "b": [1, "\u{a0}"]});
+    let sent = String::from_utf8(yaml(object.clone())).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&sent).unwrap(), object);
+    assert!(!sent.contains(|c: char| foreign.contains(c)), "{sent}");
+    assert!(sent.contains(r#""a\u0085":"\\\u007f"#) && sent.contains("\\\"é😀\\n"), "{sent}");
+    assert_eq!(yaml(json!({"a": "é"})), r#"{"a":"é"}"#.as_bytes());
 }
