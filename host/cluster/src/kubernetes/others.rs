@@ -56,6 +56,10 @@ impl PluginKubernetes {
             return Ok(());
         }
         let Ok(entry) = self.get_live(aim.what, aim.resource, aim.kind, aim.key).await else { return Ok(()) };
+        if how == How::Replace && !is_made_from(body, &entry) {
+            // The API server says so itself.
+            return Ok(());
+        }
         let Some((owner, field)) = self.taken(aim, how, body, &entry) else { return Ok(()) };
         Err(self.is_anothers(aim.what, &owner, &field, manager))
     }
@@ -92,12 +96,18 @@ impl PluginKubernetes {
     }
 }
 
+/// Whether a replace is of this version, which the API server reads as a number.
+fn is_made_from(body: &[u8], there: &Entry) -> bool {
+    let object: Value = serde_json::from_slice(body).unwrap_or_default();
+    let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
+    version.trim_start_matches('0') == there.cached.meta.resource_version.trim_start_matches('0')
+}
+
 fn then(how: How, body: &[u8], live: &Value) -> Then {
     match how {
         How::Replace => {
             let Ok(then) = serde_json::from_slice::<Value>(body) else { return Then::Refused };
-            let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
-            if version(&then) == version(live) { Then::Known(then) } else { Then::Refused }
+            Then::Known(then)
         }
         How::Merge => {
             let Ok(patch) = serde_json::from_slice::<Value>(body) else { return Then::Refused };
