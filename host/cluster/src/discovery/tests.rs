@@ -120,7 +120,7 @@ async fn doubts_take_nothing_from_anybody_and_are_followed_once_in_a_while() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_waits_for_an_answer_reads_what_is_known_meanwhile() {
-    let api = FakeApi::new(|sent| (sent.path == "/apis/x.example.com/v1").then(|| (1, json!(null))));
+    let api = FakeApi::new(|sent| (sent.path == "/apis/x.example.com/v1").then_some((1, json!(null))));
     let (discovery, turns, things) = (Discovery::start(api.client()), turns(), things());
     let secrets = Resource::parse("", "v1", "secrets").unwrap();
     assert!(discovery.lookup_for_plugin(&turns, &secrets).await.unwrap().is_some());

@@ -6,7 +6,7 @@
 use std::{
     collections::{HashMap, hash_map::DefaultHasher},
     hash::{Hash as _, Hasher as _},
-    sync::{MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard, PoisonError},
 };
 
 use http::Method;
@@ -170,7 +170,7 @@ impl PluginKubernetes {
         body: Vec<u8>,
         manager: &FieldManager,
         target: &Target,
-    ) -> Result<(Written, Option<Box<str>>), ApiError> {
+    ) -> Result<(Written, Option<Arc<str>>), ApiError> {
         let what = aim.what;
         let url = url(aim.resource, aim.key, aim.subresource, manager);
         let polite = url.clone().query("force", "false").request(Method::PATCH, Some(APPLY), body.clone());
@@ -198,7 +198,7 @@ impl PluginKubernetes {
         manager: &FieldManager,
         target: &Target,
         body: Vec<u8>,
-    ) -> Result<(Vec<u8>, Option<(String, String)>), ApiError> {
+    ) -> Result<(Vec<u8>, Option<Fields>), ApiError> {
         let last = self.applies().targets.get(target).cloned();
         // Of another incarnation nothing was applied.
         let is_same = |last: &Applied| match self.informers.covering(&self.actor, aim.resource, &aim.key.into()) {
@@ -223,6 +223,9 @@ impl PluginKubernetes {
         }
     }
 }
+
+/// A manager, and fields of its own.
+type Fields = (String, String);
 
 /// A field that an apply wants otherwise.
 #[derive(Debug, PartialEq, Eq)]
@@ -254,7 +257,7 @@ fn conflicts(status: &Status) -> Vec<Conflict> {
 }
 
 /// The first manager of these, and all of its fields.
-fn first_of<'a>(conflicts: impl Iterator<Item = &'a Conflict>) -> Option<(String, String)> {
+fn first_of<'a>(conflicts: impl Iterator<Item = &'a Conflict>) -> Option<Fields> {
     let all: Vec<_> = conflicts.collect();
     let Conflict { manager, .. } = all.first()?;
     let fields: Vec<_> = all.iter().filter(|c| c.manager == *manager).map(|c| c.field.as_str()).collect();

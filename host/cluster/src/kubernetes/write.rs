@@ -1,5 +1,7 @@
 //! Writes, each noted in the caches that will see it.
 
+use std::sync::Arc;
+
 use http::{Method, Request};
 use operetta_core::{
     cache::{Cached, KindInfo, Meta},
@@ -219,7 +221,7 @@ impl PluginKubernetes {
         &self,
         aim: Aim<'_>,
         request: Result<Request<Vec<u8>>, Fault>,
-    ) -> Result<(Written, Option<Box<str>>), Fault> {
+    ) -> Result<(Written, Option<Arc<str>>), Fault> {
         let Aim { resource, kind, key, .. } = aim;
         let before = match self.informers.covering(&self.actor, resource, &key.into()).map(|i| i.get(key)) {
             Some(Reading::Known(entry)) => Some(entry.cached),

@@ -430,7 +430,7 @@ async fn whoever_began_as_another_account_may_do_nothing_any_more() {
         let bounds = Bounds::of(&PluginName::parse("p").unwrap(), &[], &account, &Scope::All);
         let (channels, databases) = ([ChannelName::parse("shop").unwrap()], [DatabaseName::parse("people").unwrap()]);
         let grants = Grants { channels: channels.into(), databases: databases.into(), events: true, ..rules(&["*"]) };
-        Policy { bounds, grants, ..Policy::default() }
+        Policy { grants, bounds, ..Policy::default() }
     };
     let fake = Arc::new(Fake { exists: true, ..Fake::default() });
     let (effects, policy) = effects(&fake, of("p"));

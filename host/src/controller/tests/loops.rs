@@ -87,7 +87,7 @@ async fn both(scene: &Scene) -> [Controller; 2] {
     let main = json!({"name": "main", "for": resource("things"), "watches": [watch]});
     let other = json!({"name": "other", "for": resource("parts")});
     let [main, other] = [main, other].map(|spec| serde_json::from_value(spec).unwrap());
-    scene.shared.exchange(telling(&scene, "1"));
+    scene.shared.exchange(telling(scene, "1"));
     scene.world.apply_with(&parts(), "n", "p", json!({"labels": {"thing": "a"}}));
     scene.world.apply_with(&things(), "n", "a", json!({"labels": {"turn": "1"}}));
     [scene.start_with(main).await, scene.start_with(other).await]

@@ -78,8 +78,11 @@ async fn a_grant_is_gone_even_where_the_document_that_takes_it_away_is_not_taken
     }
 }
 
+/// What reconciles were answered.
+type Answers = Arc<Mutex<Vec<Result<Arc<str>, ApiError>>>>;
+
 /// What reconciles see of `a` from now on, as they look.
-fn looks(stage: &Stage) -> Arc<Mutex<Vec<Result<Arc<str>, ApiError>>>> {
+fn looks(stage: &Stage) -> Answers {
     let answers = Arc::new(Mutex::new(Vec::new()));
     let tell = answers.clone();
     stage.runs.act(move |_, effects| {
@@ -170,7 +173,8 @@ async fn without_a_document_nothing_is_granted_until_there_is_one_again() {
         let (mut open, tell) = (opened.subscribe(), tell.clone());
         async move {
             open.wait_for(|open| *open).await.unwrap();
-            tell.lock().unwrap().push(effects.get(&things(), &key("a"), false).await.is_ok());
+            let got = effects.get(&things(), &key("a"), false).await;
+            tell.lock().unwrap().push(got.is_ok());
             Ok(Outcome::AwaitChange)
         }
     });
@@ -224,7 +228,8 @@ async fn whoever_loses_its_account_does_nothing_more_not_even_where_it_has_begun
         let (mut open, tell) = (opened.subscribe(), tell.clone());
         async move {
             open.wait_for(|open| *open).await.unwrap();
-            tell.lock().unwrap().push(effects.get(&things(), &key("a"), false).await);
+            let got = effects.get(&things(), &key("a"), false).await;
+            tell.lock().unwrap().push(got);
             Ok(Outcome::AwaitChange)
         }
     });

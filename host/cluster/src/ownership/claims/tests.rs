@@ -65,11 +65,13 @@ fn what_others_did_not_apply_is_free() {
     }
 }
 
+type Edit = fn(&mut Value);
+
 #[test]
 fn what_others_applied_is_lost_where_it_is_otherwise_or_gone() {
     let port = r#".spec.ports[port=80,protocol="TCP"]"#;
     let name = format!("{port}.name");
-    let lost: [(&str, fn(&mut Value)); 10] = [
+    let lost: [(&str, Edit); 10] = [
         (".spec.size", |then| then["spec"]["size"] = 2.into()),
         (".spec.size", |then| drop(then["spec"].as_object_mut().unwrap().remove("size"))),
         (".spec.selector", |then| then["spec"]["selector"]["c"] = "d".into()),
