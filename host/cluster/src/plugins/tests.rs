@@ -39,22 +39,22 @@ async fn a_plugin_that_publishes_without_measure_leaves_the_others_their_events(
         let metadata = json!({"name": name, "uid": format!("of-{name}"), "resourceVersion": "1"});
         plugins.known().insert(name.to_owned(), json!({"metadata": metadata}));
     }
-    let publish = async |plugin: &str, note: &str| {
-        plugins.publish(&name(plugin), Severity::Warning, "Failed", note).await.unwrap();
-    };
+    let publish =
+        async |plugin: &str, note: &str| plugins.publish(&name(plugin), Severity::Warning, "Failed", note).await;
     let published = |plugin: &str| {
         let events = api.sent();
         let of = |sent: &&crate::testing::Sent| sent.method == "POST" && sent.body.contains(&format!("of-{plugin}"));
         events.iter().filter(of).count()
     };
     for number in 0..100 {
-        publish("noisy", &format!("for the {number}th reason")).await;
+        let answer = publish("noisy", &format!("for the {number}th reason")).await;
+        assert!(answer.is_ok() || number >= 10, "{answer:?}");
     }
-    publish("quiet", "for one").await;
-    assert!(published("noisy") < 100, "it has a measure");
+    publish("quiet", "for one").await.unwrap();
+    assert!(published("noisy") <= 25, "it has a measure");
     assert_eq!(published("quiet"), 1);
     // And nothing is kept of those that are gone.
     plugins.known().remove("noisy");
-    publish("quiet", "for another").await;
+    publish("quiet", "for another").await.unwrap();
     assert_eq!(plugins.recorders.lock().unwrap().keys().map(PluginName::as_str).collect::<Vec<_>>(), ["quiet"]);
 }

@@ -291,7 +291,8 @@ async fn a_namespace_is_gone_even_where_the_document_that_takes_it_away_is_not_t
     tokio::time::sleep(Duration::from_secs(1)).await;
     let seen: Vec<_> = stage.runs.all().into_iter().map(|run| run.key).collect();
     assert_eq!(seen, [key("a")], "the one that it still sees");
-    assert_eq!(std::mem::take(&mut *answers.lock().unwrap()), [true, false, true]);
+    // The older code goes on by the new document, for which a list of everything is one of its namespaces.
+    assert_eq!(std::mem::take(&mut *answers.lock().unwrap()), [true, false, false]);
     // And back again.
     seat.put(&broken(), &granted());
     stage
