@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::ensure;
+use futures::FutureExt as _;
 use kube::{
     ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams},
@@ -139,6 +140,50 @@ async fn what_is_cached_is_read_without_a_request_and_by_nobody_else() {
         assert!(matches!(uris.as_slice(), [uri] if uri.contains("fieldSelector")), "{uris:?}");
         assert_eq!(layer.requests(&q, since).await.unwrap().len(), 1);
     }
+}
+
+#[tokio::test]
+async fn a_plugin_that_drops_thousands_of_writes_of_ghosts_takes_a_shared_cache_from_no_neighbour() {
+    // More than are remembered until the cache sees them.
+    const GHOSTS: usize = 4_200;
+    let layer = layer().await;
+    let (p, q) = (layer.capable("p").await, layer.capable("q").await);
+    layer.apply("", "v1", "ConfigMap", "configmaps", &json!({"metadata": {"name": "a"}})).await;
+    // Whose account lists and watches, when the cache is listed anew, is the first one's.
+    let _first = layer.subscribe(&p, &config_maps()).await;
+    let _second = layer.subscribe(&q, &config_maps()).await;
+    assert_eq!(layer.cluster.watches(), 1);
+    let (own, neighbours) = (layer.kubernetes(&p), layer.kubernetes(&q));
+    let (its, others, maps) = (caller("p"), caller("q"), config_maps());
+    let all = ListOptions { namespace: Some(layer.here()), ..ListOptions::default() };
+    // Again, should a list of the cache come between.
+    eventually("what is in doubt is read live by who wrote it", SOON, async || {
+        let since = position(&layer.namespace).await;
+        for number in 0..GHOSTS {
+            let (ghost, patch) = (layer.key(&format!("ghost-{number}")), json!({"data": {"x": "1"}}).to_string());
+            // It is under way, and nobody waits for it.
+            let answer = own.patch(&its, &maps, &ghost, None, port::Patch::Merge(patch)).now_or_never();
+            assert!(answer.is_none(), "{answer:?}");
+            tokio::task::yield_now().await;
+        }
+        own.get(&its, &maps, &layer.key("a"), false).await?;
+        for _ in 0..10 {
+            neighbours.get(&others, &maps, &layer.key("a"), false).await?;
+            assert!(!neighbours.list(&others, &maps, &all).await?.items.is_empty());
+        }
+        let read = async |actor: &Actor, verbs: &[&str]| {
+            let requests = layer.requests(actor, since).await?;
+            let reads = requests.into_iter().filter(|r| verbs.contains(&&*r.verb) && r.uri.contains("/configmaps"));
+            Some(reads.map(|request| request.uri).collect::<Vec<_>>())
+        };
+        if let (Some(live), Some(asked)) = (read(&p, &["get"]).await, read(&q, &["get", "list"]).await) {
+            assert!(asked.is_empty(), "the cache is to answer the neighbour: {asked:?}");
+            ensure!(live.iter().any(|uri| uri.ends_with("/a")), "it read only {live:?}");
+        }
+        Ok(())
+    })
+    .await
+    .unwrap();
 }
 
 /// Lets an account do all with the config maps of these names, and no others.

@@ -19,6 +19,7 @@ use operetta_core::{
     bounds::Bounds,
     cache::Scope,
     grant::{Grants, Rule},
+    looping::{Deed, Step},
     name::Namespace,
     reconcile::{Failure, Outcome},
 };
@@ -163,6 +164,8 @@ async fn reconcile(sandbox: &Sandbox, server: &mut Server, attack: &Attack, plug
         policy.limits.cpu = Duration::from_millis(100);
         // So many as take less than that in a host that is not optimised.
         policy.limits.host_calls = 2_000;
+        // More than any other attack carries, and soon done.
+        policy.limits.traffic = 16 << 20;
         if let Policy::Narrow = attack.grants {
             policy.grants = narrow();
         }
@@ -172,7 +175,8 @@ async fn reconcile(sandbox: &Sandbox, server: &mut Server, attack: &Attack, plug
         let ended = plugin.call(&command, argument.as_deref(), 0).await;
         let mut calls = plugin.world.calls();
         calls.extend(server.writes());
-        judge(&attack.expect, ended, &calls, &plugin.world.lines())?;
+        let steps = take(&mut *plugin.steps.lock().unwrap());
+        judge(&attack.expect, ended, &calls, &plugin.world.lines(), &steps)?;
     }
     eventually("nothing is left of it", PATIENCE, async || {
         let live = plugin.world.live.load(std::sync::atomic::Ordering::SeqCst);
@@ -195,7 +199,13 @@ fn refused(error: &LoadError, phase: &str, words: &str) -> Result<()> {
     Ok(())
 }
 
-fn judge(expect: &Expect, ended: Result<Outcome, Failure>, calls: &[String], lines: &[String]) -> Result<()> {
+fn judge(
+    expect: &Expect,
+    ended: Result<Outcome, Failure>,
+    calls: &[String],
+    lines: &[String],
+    steps: &[Step],
+) -> Result<()> {
     let clean = |text: &str| !text.contains(|c: char| c.is_control());
     ensure!(lines.iter().all(|line| clean(line) && line.len() < 20_000), "a line of the log is not clean: {lines:?}");
     // Texts that an object holds are JSON, which has escapes for them.
@@ -209,7 +219,7 @@ fn judge(expect: &Expect, ended: Result<Outcome, Failure>, calls: &[String], lin
             ensure!(failure.reason() == reason && text.contains(words), "{text:?} is not {reason} with {words:?}");
             ensure!(clean(&text) && text.len() < 2_000, "it is no clean line: {text:?}");
         }
-        (Expect::Answers { answers, hides, reaches, logs }, Err(Failure::Terminal(text))) => {
+        (Expect::Answers { answers, hides, reaches, logs, unanswered }, Err(Failure::Terminal(text))) => {
             let found = hides.iter().find(|hidden| text.contains(*hidden));
             ensure!(found.is_none(), "{text:?} says {found:?}");
             ensure!(text.contains(answers), "{text:?} lacks {answers:?}");
@@ -218,6 +228,8 @@ fn judge(expect: &Expect, ended: Result<Outcome, Failure>, calls: &[String], lin
             ensure!(reaches.is_none() || !calls.is_empty(), "it reached no port");
             let logged = logs.as_ref().is_none_or(|words| lines.iter().any(|line| line.contains(words)));
             ensure!(logged, "no line of the log has {logs:?}: {lines:?}");
+            let known = !unanswered || steps.iter().any(|step| matches!(step.deed, Deed::Unanswered));
+            ensure!(known, "the loop guard knows of no write without an answer: {steps:?}");
         }
         (_, other) => anyhow::bail!("it ended with {other:?}"),
     }

@@ -11,6 +11,7 @@ use operetta_core::{
     effect::{Effects, Policy, Ports},
     grant::{Denial, Grants, Rule},
     limit::{Limit, Limits},
+    looping::{Guard, Step},
     name::{ChannelName, ControllerName, DatabaseName, PluginName},
     port::{Caller, Channels, Kubernetes, database::Databases},
     reconcile::{Cause, Failure, Outcome, Reconciler, Request},
@@ -136,6 +137,8 @@ pub struct Plugin {
     pub denied: Arc<Mutex<Vec<&'static str>>>,
     /// The limits that were met on the way to an effect.
     pub exceeded: Arc<Mutex<Vec<Limit>>>,
+    /// What the loop guard learns of the last reconcile.
+    pub steps: Arc<Mutex<Vec<Step>>>,
 }
 
 impl Plugin {
@@ -168,8 +171,8 @@ impl Plugin {
         let policy = Arc::new(ArcSwap::from_pointee(policy));
         let world = Arc::<World>::default();
         let (kubernetes, channels, databases) = (world.clone(), world.clone(), world.clone());
-        let (usage, denied, exceeded) = Default::default();
-        Self { component, world, kubernetes, channels, databases, policy, usage, denied, exceeded }
+        let (usage, denied, exceeded, steps) = Default::default();
+        Self { component, world, kubernetes, channels, databases, policy, usage, denied, exceeded, steps }
     }
 
     pub fn limit(&self, change: impl FnOnce(&mut Policy)) {
@@ -178,7 +181,7 @@ impl Plugin {
         self.policy.store(Arc::new(policy));
     }
 
-    pub fn effects(&self) -> Arc<Effects> {
+    pub fn effects(&self) -> Effects {
         let caller =
             Caller { plugin: PluginName::parse("demo").unwrap(), controller: ControllerName::parse("any").unwrap() };
         let ports = Ports {
@@ -196,7 +199,7 @@ impl Plugin {
             },
             rates: Arc::default(),
         };
-        Arc::new(Effects::new(caller, self.policy.clone(), ports))
+        Effects::new(caller, self.policy.clone(), ports)
     }
 
     /// Runs one reconcile.
@@ -210,7 +213,11 @@ impl Plugin {
         };
         let usage = self.usage.clone();
         let observe = Arc::new(move |_: &Caller, used: &Usage| usage.lock().unwrap().push(*used));
-        self.component.operator(observe).reconcile(request, self.effects()).await
+        let guard = Guard::new(request.controller.clone(), Arc::default());
+        let effects = Arc::new(self.effects().on(guard.begin(&request.key)));
+        let ended = self.component.operator(observe).reconcile(request, Arc::clone(&effects)).await;
+        *self.steps.lock().unwrap() = effects.steps();
+        ended
     }
 
     /// What the Rust guest says of one command.

@@ -73,7 +73,7 @@ impl World {
             "unavailable" => ApiError::Unavailable(why()),
             "timeout" => ApiError::Timeout(why()),
             "too-large" => ApiError::TooLarge(why()),
-            "never" => {
+            name if name.starts_with("never") => {
                 let _live = self.live();
                 pending().await
             }
@@ -171,6 +171,10 @@ impl Kubernetes for World {
 impl Channels for World {
     async fn unary(&self, channel: &ChannelName, call: GrpcCall, message: Vec<u8>) -> Result<GrpcReply, GrpcStatus> {
         self.note(format!("unary {channel} {} {:?} {:?}", call.path, call.metadata, call.deadline));
+        if call.path.ends_with("/Never") {
+            let _live = self.live();
+            pending::<()>().await;
+        }
         Ok(GrpcReply { headers: call.metadata, message, trailers: vec![("x-end".into(), b"1".to_vec())] })
     }
 
@@ -179,6 +183,8 @@ impl Channels for World {
         let live = self.live();
         let exchange: Box<dyn Exchange> = if call.path.ends_with("/Forever") {
             Box::new(Forever { _live: live })
+        } else if call.path.ends_with("/Deaf") {
+            Box::new(Deaf { _live: live })
         } else {
             Box::new(Echo { state: watch::Sender::new(EchoState::default()), _live: live })
         };
@@ -249,6 +255,32 @@ impl Exchange for Forever {
 
     async fn receive(&self, limit: usize) -> Result<Vec<Vec<u8>>, GrpcStatus> {
         Ok(vec![b"more".to_vec(); limit])
+    }
+
+    fn trailers(&self) -> Metadata {
+        Vec::new()
+    }
+}
+
+/// Reads nothing, and says nothing.
+struct Deaf {
+    _live: Live,
+}
+
+#[async_trait]
+impl Exchange for Deaf {
+    async fn send(&self, _: Vec<u8>) -> Result<(), GrpcStatus> {
+        pending().await
+    }
+
+    fn half_close(&self) {}
+
+    async fn headers(&self) -> Result<Metadata, GrpcStatus> {
+        pending().await
+    }
+
+    async fn receive(&self, _: usize) -> Result<Vec<Vec<u8>>, GrpcStatus> {
+        pending().await
     }
 
     fn trailers(&self) -> Metadata {

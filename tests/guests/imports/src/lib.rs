@@ -200,6 +200,10 @@ async fn run(request: &Request, argument: &Value) -> String {
             }
             "all wait".to_owned()
         }
+        "writes" => writes(argument).await,
+        "many-lists" => many_lists(argument).await,
+        "many-sends" => many_sends(argument).await,
+        "many-unary" => many_unary(argument).await,
         "many-calls" => {
             let mut calls = 0;
             loop {
@@ -263,6 +267,81 @@ impl Drop for Spin {
             std::hint::black_box(());
         }
     }
+}
+
+/// Begins as many writes as told, each of an object of its own unless they are to be of the `same`: drops each before its answer, or waits for all of them where it is to `keep` them.
+async fn writes(argument: &Value) -> String {
+    let (keep, same) = (argument["keep"] == true, argument["same"] == true);
+    let kept = FuturesUnordered::new();
+    let times = number(argument, "times").unwrap_or_default();
+    for begun in 0..times {
+        let (kind, mut object, options) = (resource(argument), key(argument), options(argument));
+        if !same {
+            object.name = format!("{}-{begun}", object.name);
+        }
+        let mut write = if text(argument, "change").as_deref() == Some("delete") {
+            async move { show(writer::delete(kind, object, options).await) }.boxed_local()
+        } else {
+            let change = writer::Change::Merge(body(argument));
+            async move { show(writer::patch(kind, object, None, change, options).await) }.boxed_local()
+        };
+        // The first poll makes the call.
+        if let Some(answer) = write.as_mut().now_or_never() {
+            return format!("after {begun}: {answer}");
+        }
+        if keep {
+            kept.push(write);
+        }
+    }
+    if keep {
+        return kept.collect::<Vec<_>>().await.join(" ");
+    }
+    format!("{times} dropped")
+}
+
+/// Asks for as many lists as told at the same time, and answers what the last of them says.
+async fn many_lists(argument: &Value) -> String {
+    let times = number(argument, "times").unwrap_or_default();
+    let lists = (0..times).map(|_| reader::list(resource(argument), options(argument)));
+    futures::future::join_all(lists).await.pop().map(show).unwrap_or_default()
+}
+
+/// Sends as many messages as told at the same time, until one is refused.
+async fn many_sends(argument: &Value) -> String {
+    let exchange = match grpc::Exchange::open(call(argument)).await {
+        Ok(exchange) => exchange,
+        Err(status) => return format!("{status:?}"),
+    };
+    let sends = FuturesUnordered::new();
+    for sent in 0..number(argument, "times").unwrap_or_default() {
+        let mut send = Box::pin(exchange.send(vec![0; number(argument, "size").unwrap_or_default()]));
+        match send.as_mut().now_or_never() {
+            Some(Err(status)) => return format!("after {sent}: {}", status.message),
+            Some(Ok(())) => {}
+            None => sends.push(send),
+        }
+    }
+    format!("{} wait", sends.len())
+}
+
+/// Makes as many unary calls as told at the same time, until one is refused.
+async fn many_unary(argument: &Value) -> String {
+    let mut calls = FuturesUnordered::new();
+    for _ in 0..number(argument, "times").unwrap_or_default() {
+        let mut call = Box::pin(grpc::unary(call(argument), b"hello".to_vec()));
+        match call.as_mut().now_or_never() {
+            Some(Err(status)) => return status.message,
+            Some(Ok(_)) => {}
+            None => calls.push(call),
+        }
+    }
+    // Some of them may have had to wait for their turn.
+    while let Some(answer) = calls.next().await {
+        if let Err(status) = answer {
+            return status.message;
+        }
+    }
+    "all were answered".to_owned()
 }
 
 /// Opens as many as told at the same time, and closes none of them.

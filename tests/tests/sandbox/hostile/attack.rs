@@ -136,9 +136,9 @@ pub enum Expect {
     Load(String, String),
     /// The reconcile fails: the reason, and words of the error.
     Ends(String, String),
-    /// The guest gets an answer with these words and without those. It reaches a port by calls with that word and by no others, or by none where there is no word; and something stands in
-    /// the log.
-    Answers { answers: String, hides: Vec<String>, reaches: Option<String>, logs: Option<String> },
+    /// The guest gets an answer with these words and without those. It reaches a port by calls with that word and by no others, or by none where there is no word; something stands in
+    /// the log; and the loop guard knows of writes without an answer.
+    Answers { answers: String, hides: Vec<String>, reaches: Option<String>, logs: Option<String>, unanswered: bool },
     /// Nothing happens.
     Harmless,
 }
@@ -153,6 +153,8 @@ struct Written {
     hides: Vec<String>,
     reaches: Option<String>,
     logs: Option<String>,
+    #[serde(default)]
+    unanswered: bool,
     harmless: Option<bool>,
 }
 
@@ -160,11 +162,11 @@ impl TryFrom<Written> for Expect {
     type Error = String;
 
     fn try_from(written: Written) -> Result<Self, String> {
-        let Written { load, ends, answers, hides, reaches, logs, harmless } = written;
+        let Written { load, ends, answers, hides, reaches, logs, unanswered, harmless } = written;
         match (load, ends, answers, harmless) {
             (Some((phase, words)), None, None, None) => Ok(Self::Load(phase, words)),
             (None, Some((reason, words)), None, None) => Ok(Self::Ends(reason, words)),
-            (None, None, Some(answers), None) => Ok(Self::Answers { answers, hides, reaches, logs }),
+            (None, None, Some(answers), None) => Ok(Self::Answers { answers, hides, reaches, logs, unanswered }),
             (None, None, None, Some(true)) => Ok(Self::Harmless),
             _ => Err("exactly one of load, ends, answers and harmless: true".to_owned()),
         }
