@@ -362,7 +362,7 @@ impl Plugin {
     }
 }
 
-impl Claims<'_> {
+impl<'a> Claims<'a> {
     /// Whether there is nothing to object to.
     pub fn is_empty(&self) -> bool {
         let Self { owners, finalizers, annotations, swept, .. } = self;
@@ -382,8 +382,8 @@ impl Claims<'_> {
     }
 
     /// The version that it takes the place of, where it names one: the API server takes 0 for none.
-    pub fn replaced(&self) -> Option<&str> {
-        let version = self.version.as_deref().filter(|version| !version.trim_matches('0').is_empty());
+    pub fn replaced(&self) -> Option<Cow<'a, str>> {
+        let version = self.version.clone().filter(|version| !version.trim_matches('0').is_empty());
         version.filter(|_| matches!(self.swept, Swept::AllBut(_)))
     }
 

@@ -98,8 +98,20 @@ enum Makes {
     Surely,
     /// It does where there is none.
     Perhaps,
+    /// The same, and there was one a moment ago.
+    Hardly,
     /// It does not.
     Never,
+}
+
+impl Makes {
+    fn unless(never: bool, is_there: bool) -> Self {
+        match (never, is_there) {
+            (true, _) => Self::Never,
+            (false, true) => Self::Hardly,
+            (false, false) => Self::Perhaps,
+        }
+    }
 }
 
 /// A write under way. Where it ends without an answer, or its guest drops it, nobody knows what it did.
@@ -121,8 +133,9 @@ impl<'a> Sent<'a> {
         namespace: Option<&'a Namespace>,
         key: Option<&'a ObjectKey>,
         events: u32,
+        since: Instant,
     ) -> Self {
-        Self { effects, resource, namespace, key, events, since: Instant::now(), answered: false }
+        Self { effects, resource, namespace, key, events, since, answered: false }
     }
 
     fn ended<T>(&mut self, answer: Result<T, ApiError>) -> Result<T, ApiError> {
@@ -299,7 +312,7 @@ impl Effects {
             self.call(object.len())?;
             let access = Access { verb: Verb::Create, resource, subresource: None, namespace, name: None };
             self.allow(&access)?;
-            self.keep_bounds(&access, Change::Fields(&object), None).await?;
+            self.keep_bounds(&access, None, Change::Fields(&object), None).await?;
             // Where the API server chooses the name, each is an object of its own.
             let key = name_of(&object).map(|name| ObjectKey { namespace: namespace.cloned(), name });
             let write = self.ports.kubernetes.create(&self.caller, resource, namespace, object);
@@ -328,9 +341,9 @@ impl Effects {
             // Server-side apply makes the object where there is none, which RBAC lets pass with `create`.
             let creates = matches!(patch, Patch::Apply(_)) && subresource.is_none();
             let there = if creates { self.check_creation(resource, key).await? } else { None };
-            self.keep_bounds(&access, change, there).await?;
+            let is_there = self.keep_bounds(&access, Some(key), change, there).await?;
             let write = self.ports.kubernetes.patch(&self.caller, resource, key, subresource, patch);
-            let makes = if creates { Makes::Perhaps } else { Makes::Never };
+            let makes = Makes::unless(!creates, is_there);
             self.write(resource, key.namespace.as_ref(), Some(key), makes, write).await
         };
         self.metered_write(Call::Patch, effect).await
@@ -350,9 +363,9 @@ impl Effects {
             self.allow(&access)?;
             // Of some kinds the API server makes an object where there is none to replace.
             let there = if subresource.is_none() { self.check_creation(resource, key).await? } else { None };
-            self.keep_bounds(&access, Change::Whole(&object), there).await?;
+            let is_there = self.keep_bounds(&access, Some(key), Change::Whole(&object), there).await?;
             let write = self.ports.kubernetes.replace(&self.caller, resource, key, subresource, object);
-            let makes = if subresource.is_none() { Makes::Perhaps } else { Makes::Never };
+            let makes = Makes::unless(subresource.is_some(), is_there);
             self.write(resource, key.namespace.as_ref(), Some(key), makes, write).await
         };
         self.metered_write(Call::Update, effect).await
@@ -366,7 +379,7 @@ impl Effects {
             self.allow(&of(Verb::Delete, resource, None, key))?;
             self.tally.write(resource, key, Instant::now()).map_err(|rate| self.slow_down(rate))?;
             // An object that something holds is told of twice: it is to go, and it is gone.
-            let mut sent = Sent::begin(self, resource, key.namespace.as_ref(), Some(key), 2);
+            let mut sent = Sent::begin(self, resource, key.namespace.as_ref(), Some(key), 2, Instant::now());
             let was = sent.ended(self.ports.kubernetes.delete(&self.caller, resource, key, options).await)?;
             if let Some(errand) = &self.errand {
                 errand.removed(&was);
@@ -469,22 +482,23 @@ impl Effects {
         }
     }
 
-    /// Checks what a write says against what no grant allows. Almost all say nothing of it, or what is there already, and cost a glance.
+    /// Checks what a write says against what no grant allows. Almost all say nothing of it, or what is there already, and cost a glance. Answers whether the object was seen.
     async fn keep_bounds(
         &self,
         access: &Access<'_>,
+        key: Option<&ObjectKey>,
         change: Change<'_>,
         there: Option<Arc<Cached>>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<bool, ApiError> {
         let mut claims = self.claims(access, |bounds| bounds.claims(access, change))?;
         if claims.is_empty() {
-            return Ok(());
+            return Ok(there.is_some());
         }
         let there = match there {
             Some(there) => There::Object(there),
-            None => self.look(access, &claims).await?,
+            None => self.look(access.resource, key, &claims).await?,
         };
-        let replaced = claims.replaced().map(str::to_owned);
+        let replaced = claims.replaced();
         claims.allow_what_is_there(&there);
         if claims.are_at_most() && !claims.is_empty() {
             claims = self.claims(access, |bounds| bounds.all_claims(access, change))?;
@@ -493,7 +507,7 @@ impl Effects {
         // Of an older version the API server says so itself, unless this would be refused for what came since; one that is not there yet may be anything.
         if let (Some(version), There::Object(there)) = (replaced, &there)
             && let is = &there.meta.resource_version
-            && version != *is
+            && *version != **is
             && (!claims.is_empty() || !is_older(&version, is))
         {
             return Err(ApiError::Conflict(format!(
@@ -501,7 +515,8 @@ impl Effects {
                 access.words()
             )));
         }
-        claims.check(access).map_err(|denial| self.deny(&denial))
+        claims.check(access).map_err(|denial| self.deny(&denial))?;
+        Ok(matches!(there, There::Object(_)))
     }
 
     /// What a write claims. Of what is made, or may be deleted anyhow, owners are no matter.
@@ -526,10 +541,9 @@ impl Effects {
     }
 
     /// What a write meets, as new as its claims need it.
-    async fn look(&self, access: &Access<'_>, claims: &Claims<'_>) -> Result<There, ApiError> {
-        let Some(name) = access.name else { return Ok(There::Nothing) };
-        let key = ObjectKey { namespace: access.namespace.cloned(), name: name.clone() };
-        let get = |live| self.ports.kubernetes.get(&self.caller, access.resource, &key, live);
+    async fn look(&self, resource: &Resource, key: Option<&ObjectKey>, claims: &Claims<'_>) -> Result<There, ApiError> {
+        let Some(key) = key else { return Ok(There::Nothing) };
+        let get = |live| self.ports.kubernetes.get(&self.caller, resource, key, live);
         let mut there = get(false).await;
         if claims.need_newer(there.as_ref().ok().map(|there| &there.meta)) {
             there = get(true).await;
@@ -583,8 +597,9 @@ impl Effects {
         write: impl Future<Output = Result<Written, ApiError>>,
     ) -> Result<(Arc<str>, Ending), ApiError> {
         let now = Instant::now();
-        let maker = self.errand.as_ref().map(Errand::by).filter(|_| makes != Makes::Never);
-        let made = maker.map(|by| self.tally.make(by, now)).transpose().map_err(|rate| self.slow_down(rate))?;
+        let maker = self.errand.as_ref().map(Errand::by);
+        let made = maker.filter(|_| matches!(makes, Makes::Surely | Makes::Perhaps)).map(|by| self.tally.make(by, now));
+        let made = made.transpose().map_err(|rate| self.slow_down(rate))?;
         let free = |counted: Option<Counted>| {
             if let Some(counted) = counted {
                 self.tally.was_free(&counted);
@@ -597,7 +612,7 @@ impl Effects {
                 return Err(self.slow_down(rate));
             }
         };
-        let mut sent = Sent::begin(self, resource, namespace, key, 1);
+        let mut sent = Sent::begin(self, resource, namespace, key, 1, now);
         let written = match sent.ended(write.await) {
             Ok(written) => written,
             Err(error) => {
@@ -610,6 +625,9 @@ impl Effects {
         let is_new = written.sent && (makes == Makes::Surely || written.made);
         if !is_new {
             free(made);
+        } else if let (Makes::Hardly, Some(by)) = (makes, maker) {
+            // It went meanwhile. What is made counts, though it is too late to refuse it.
+            let _ = self.tally.make(by, now);
         }
         if !written.sent {
             free(counted);
