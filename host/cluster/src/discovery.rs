@@ -6,6 +6,7 @@
 //!
 //! **The host asks with its own right, so a plugin must not be able to have it ask much**: a rule names no API version, and any may be named to the host. Only those that the API server
 //! lists are asked for and remembered, each by one request at a time and of all of them [`AT_ONCE`]; and whoever doubts what is remembered has it looked at again, and takes it from nobody.
+//! While a plugin asks it may compute, and nothing that it awaits goes on meanwhile; so what others may have to wait for runs in a task of the host.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -26,6 +27,7 @@ use kube::{
 };
 use operetta_core::{cache::KindInfo, resource::Resource};
 use tokio::{
+    runtime::Handle,
     sync::{Notify, OnceCell, Semaphore, watch},
     time::Instant,
 };
@@ -39,6 +41,8 @@ use crate::{
 
 /// A kind that was not there is not asked for again within this time.
 const ABSENT_FOR: Duration = Duration::from_secs(1);
+/// A version that was not listed is not looked for in a new list within this time, unless a CRD changes: whoever makes up versions has the host ask no more often.
+const UNLISTED_FOR: Duration = Duration::from_secs(5);
 /// API versions that are asked for at once because plugins named them.
 const AT_ONCE: usize = 8;
 /// What was doubted and asked for is not doubted again within this time.
@@ -67,6 +71,7 @@ type Versions = Arc<HashSet<String>>;
 /// The kinds of one cluster.
 pub struct Discovery {
     client: Client,
+    runtime: Handle,
     state: Mutex<State>,
     comparable: OnceCell<bool>,
     /// The requests under way, by API version.
@@ -126,6 +131,7 @@ impl Discovery {
         let news = Arc::new(News::default());
         let this = Arc::new(Self {
             client: client.clone(),
+            runtime: Handle::current(),
             state: Mutex::default(),
             comparable: OnceCell::new(),
             lists: Single::default(),
@@ -151,10 +157,21 @@ impl Discovery {
 
     /// The same for any kind that a plugin may name: nothing is asked for or remembered of versions that the API server does not have, and what has to be asked for waits for one
     /// of the plugin's `turns`.
-    pub async fn lookup_for_plugin(&self, turns: &Semaphore, resource: &Resource) -> Result<Option<Kind>, Fault> {
+    pub async fn lookup_for_plugin(
+        self: &Arc<Self>,
+        turns: &Arc<Semaphore>,
+        resource: &Resource,
+    ) -> Result<Option<Kind>, Fault> {
         if let Some(kinds) = self.recall(resource) {
             return Ok(kinds.get(resource.resource()).cloned());
         }
+        // Each in a task of its own, which goes with who asked: none of the others loses anything by that.
+        let (this, turns, resource) = (Arc::clone(self), Arc::clone(turns), resource.clone());
+        let task = self.runtime.spawn(async move { this.look_in_turn(&turns, &resource).await });
+        AbortOnDropHandle::new(task).await.unwrap_or_else(|stopped| Err(Fault::Lost(stopped.to_string())))
+    }
+
+    async fn look_in_turn(&self, turns: &Semaphore, resource: &Resource) -> Result<Option<Kind>, Fault> {
         // An error would say that the semaphore was closed, which nobody does.
         let _own_turn = turns.acquire().await;
         // The list of versions may lag behind what somebody waits for, and of that there is only so much.
@@ -206,7 +223,7 @@ impl Discovery {
         let recall = || {
             let state = self.state();
             let (versions, at) = state.served.as_ref()?;
-            let says = versions.contains(&version) || at.elapsed() < ABSENT_FOR;
+            let says = versions.contains(&version) || at.elapsed() < UNLISTED_FOR;
             says.then(|| Arc::clone(versions))
         };
         let versions = match recall() {

@@ -8,7 +8,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -25,6 +25,7 @@ use operetta_core::{
 };
 use serde_json::Value;
 use tokio::{runtime::Handle, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
 use tower::Service;
 
 use crate::{
@@ -61,6 +62,10 @@ pub trait Identity: Send + Sync {
 
 /// Impersonation: one header on the host's own connections. Works with any kubeconfig that may impersonate.
 pub struct Impersonation {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
     host: Client,
     runtime: Handle,
     clients: Mutex<HashMap<Actor, Known>>,
@@ -79,9 +84,12 @@ struct Known {
 impl Impersonation {
     /// On the host's own client. To be called on the host's runtime, on which the clients are served.
     pub fn new(host: Client) -> Self {
-        Self { host, runtime: Handle::current(), clients: Mutex::default(), checks: Single::default() }
+        let (runtime, clients, checks) = (Handle::current(), Mutex::default(), Single::default());
+        Self { inner: Arc::new(Inner { host, runtime, clients, checks }) }
     }
+}
 
+impl Inner {
     fn known(&self, actor: &Actor) -> Option<Client> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let known = clients.get_mut(actor)?;
@@ -109,6 +117,16 @@ impl Impersonation {
         Ok(may)
     }
 
+    /// Looks at an account, or waits for who does.
+    async fn look(&self, actor: &Actor) -> Result<Client, ApiError> {
+        let look = async {
+            let asked = Instant::now();
+            check(&self.host, actor).await?;
+            self.keep(actor, asked)
+        };
+        self.checks.ask(actor, || self.known(actor).map(Ok), look).await
+    }
+
     fn keep(&self, actor: &Actor, checked: Instant) -> Result<Client, ApiError> {
         let now = Instant::now();
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,25 +150,25 @@ impl Impersonation {
 #[async_trait]
 impl Identity for Impersonation {
     async fn client(&self, actor: &Actor) -> Result<Client, ApiError> {
-        if let Some(client) = self.known(actor) {
+        if let Some(client) = self.inner.known(actor) {
             return Ok(client);
         }
-        let look = async {
-            let asked = Instant::now();
-            check(&self.host, actor).await?;
-            self.keep(actor, asked)
-        };
-        self.checks.ask(actor, || self.known(actor).map(Ok), look).await
+        // Others may wait for the same look. A plugin that asks may compute, and nothing that it awaits goes on meanwhile; a task of the host does.
+        let (inner, who) = (Arc::clone(&self.inner), actor.clone());
+        let task = self.inner.runtime.spawn(async move { inner.look(&who).await });
+        AbortOnDropHandle::new(task).await.unwrap_or_else(|stopped| {
+            Err(ApiError::Unavailable(format!("cannot look up service account {}: {stopped}", actor.account)))
+        })
     }
 
     async fn check_host(&self, actor: &Actor, asked: &Asked<'_>) -> Result<(), Refusal> {
         let what = format!("cannot ask what the host may do as service account {}", actor.account);
         let unasked = |fault: Fault| Refusal::Unasked(fault.into_api_error(&what));
-        if self.acts_classically(actor).await.map_err(unasked)? {
+        if self.inner.acts_classically(actor).await.map_err(unasked)? {
             return Ok(());
         }
         let Some(verb) = Way::Constrained.acting(asked.verb.as_str()) else { return Ok(()) };
-        if asked.question(&verb).ask(&self.host, None).await.map_err(unasked)? {
+        if asked.question(&verb).ask(&self.inner.host, None).await.map_err(unasked)? {
             return Ok(());
         }
         let rule = asked.rule(

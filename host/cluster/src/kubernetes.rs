@@ -49,7 +49,7 @@ pub struct PluginKubernetes {
     informers: Arc<SharedInformers>,
     events: Recorder,
     /// The host asks with its own client which kinds there are, and for each plugin so much at once.
-    lookups: Semaphore,
+    lookups: Arc<Semaphore>,
     applied: Mutex<apply::Memory>,
     /// Told what is not the plugin's to know.
     aside: Aside,
@@ -65,7 +65,7 @@ impl PluginKubernetes {
         informers: Arc<SharedInformers>,
     ) -> Self {
         let (events, aside) = (Recorder::default(), Aside::in_log(&actor.plugin));
-        let (lookups, applied) = (Semaphore::new(LOOKUPS), Mutex::default());
+        let (lookups, applied) = (Arc::new(Semaphore::new(LOOKUPS)), Mutex::default());
         Self { actor, scope, identity, discovery, informers, events, lookups, applied, aside }
     }
 

@@ -7,6 +7,7 @@ use std::{borrow::Cow, sync::Arc};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ApiResource, DynamicResourceScope};
 use operetta_core::{
+    annotation::{PAUSED, RECONCILE_REQUESTED},
     cache::{Cached, Meta},
     name::{FieldManager, NameError},
     resource::ObjectKey,
@@ -70,7 +71,14 @@ impl Entry {
             room = left.unwrap_or(room);
             left.is_some()
         };
-        let told = meta.told.iter().filter(|(key, value)| fits(key, value)).cloned().collect();
+        let told = meta.told.iter().filter_map(|(key, value)| {
+            // Whether a person paused it, and asks for it, the host has to see in any case.
+            let is_asked_for = [PAUSED, RECONCILE_REQUESTED].contains(&key.as_str());
+            let cut = if is_asked_for { value.floor_char_boundary(LONGEST_NAME) } else { value.len() };
+            let value = value.get(..cut).unwrap_or_default();
+            (fits(key, value) || is_asked_for).then(|| (key.clone(), value.to_owned()))
+        });
+        let told = told.collect();
         let mut kept = |name: &str| -> Map<String, Value> {
             let all = metadata.and_then(|metadata| metadata.get(name)).and_then(Value::as_object);
             let all = all.into_iter().flatten();

@@ -1,4 +1,4 @@
-//! The same question, asked by many at once: one asks, the others wait and share the answer.
+//! The same question, asked by many at once: one asks, the others wait and share the answer. Who asks for a plugin does so in a task of the host, which goes on while the plugin computes.
 
 use std::{
     collections::HashMap,

@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::join_all;
+use operetta_core::cache::Scope;
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::*;
-use crate::testing::{FakeApi, status, things, until};
+use crate::testing::{FakeApi, actor, caller, key, status, things, until};
 
 #[tokio::test(start_paused = true)]
 async fn versions_are_compared_only_where_the_server_promises_it() {
@@ -37,8 +39,8 @@ async fn a_group_is_asked_once_and_again_where_a_kind_is_missing() {
 }
 
 /// Of one plugin.
-fn turns() -> Semaphore {
-    Semaphore::new(1)
+fn turns() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(1))
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,7 +81,9 @@ async fn a_version_that_comes_is_found_though_it_was_named_before() {
     let discovery = Discovery::start(api.client());
     assert_eq!(discovery.lookup_for_plugin(&turns(), &things()).await.unwrap(), None);
     there.store(true, Ordering::Relaxed);
-    tokio::time::advance(ABSENT_FOR).await;
+    tokio::time::advance(UNLISTED_FOR / 2).await;
+    assert_eq!(discovery.lookup_for_plugin(&turns(), &things()).await.unwrap(), None, "it is not listed again yet");
+    tokio::time::advance(UNLISTED_FOR / 2).await;
     assert!(discovery.lookup_for_plugin(&turns(), &things()).await.unwrap().is_some());
 }
 
@@ -132,5 +136,40 @@ async fn a_plugin_that_waits_for_an_answer_reads_what_is_known_meanwhile() {
     tokio::select! {
         answer = waiting => panic!("{answer:?}"),
         known = meanwhile => assert!(known),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_computes_while_it_asks_keeps_nobody_from_an_answer() {
+    let api = FakeApi::new(|_| None);
+    let (discovery, things) = (Discovery::start(api.client()), things());
+    let (own, of_another) = (turns(), turns());
+    let mut computing = Box::pin(discovery.lookup_for_plugin(&own, &things));
+    assert!(futures::poll!(computing.as_mut()).is_pending());
+    let answer = timeout(Duration::from_secs(1), discovery.lookup_for_plugin(&of_another, &things)).await;
+    assert!(answer.expect("it is not kept waiting").unwrap().is_some());
+    assert!(computing.await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_kinds_at_once_are_looked_up_for_a_plugin_and_eight_for_all() {
+    let group = |n: usize| format!("g{n}.example.com");
+    for (plugins, expected) in [(1, 2), (10, 8)] {
+        let groups: Vec<_> = (0..20)
+            .map(|n| json!({"name": group(n), "versions": [{"groupVersion": format!("{}/v1", group(n)), "version": "v1"}]}))
+            .collect();
+        let api = FakeApi::new(move |sent| match sent.path.as_str() {
+            "/apis" => Some((200, json!({"kind": "APIGroupList", "groups": groups}))),
+            path => path.starts_with("/apis/g").then_some((1, json!(null))),
+        });
+        let cluster = api.cluster();
+        let ports: Vec<_> = (0..plugins).map(|n| cluster.kubernetes(actor(&format!("p{n}")), Scope::All)).collect();
+        let (who, a) = (caller("p"), key("a"));
+        let kinds: Vec<_> = (0..20).map(|n| Resource::parse(&group(n), "v1", "things").unwrap()).collect();
+        let asked = kinds.iter().zip(ports.iter().cycle());
+        let all = join_all(asked.map(|(kind, port)| port.get(&who, kind, &a, true)));
+        assert!(timeout(Duration::from_secs(1), all).await.is_err(), "nothing is answered");
+        let under_way = api.sent().iter().filter(|sent| sent.path.starts_with("/apis/g")).count();
+        assert_eq!(under_way, expected, "{plugins} plugins");
     }
 }

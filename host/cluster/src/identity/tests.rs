@@ -53,11 +53,22 @@ async fn an_account_that_many_ask_for_at_once_is_looked_up_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_plugin_that_computes_while_it_asks_for_its_account_keeps_nobody_from_an_answer() {
+    let api = FakeApi::new(|_| None);
+    let (identity, who) = (Impersonation::new(api.client()), actor("p"));
+    let mut computing = identity.client(&who);
+    assert!(futures::poll!(computing.as_mut()).is_pending());
+    let answer = tokio::time::timeout(Duration::from_secs(1), identity.client(&who)).await;
+    assert!(answer.expect("it is not kept waiting").is_ok());
+    assert!(computing.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_nobody_uses_is_dropped_and_no_other() {
     let api = FakeApi::new(|_| None);
     let identity = Impersonation::new(api.client());
     let held = || {
-        let clients = identity.clients.lock().unwrap();
+        let clients = identity.inner.clients.lock().unwrap();
         let mut names: Vec<_> = clients.keys().map(|actor| actor.plugin.to_string()).collect();
         names.sort();
         names

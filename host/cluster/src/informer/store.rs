@@ -178,9 +178,11 @@ impl Informer {
         if synced {
             tap.synced();
         }
+        // What it wrote before it came is not known any more than that it wrote; a list settles that.
+        let is_in_doubt = !state.is_told(actor) && state.overlays.contains_key(actor);
         state.subscribers.insert(id, Subscriber { actor: actor.clone(), tap: Arc::clone(tap), synced, awaits });
         drop(state);
-        if !is_whole {
+        if !is_whole || is_in_doubt {
             self.relist.notify_one();
         }
         self.changed.notify_one();
@@ -262,7 +264,7 @@ impl Informer {
     /// Whether the cache may answer this plugin.
     pub fn serves(&self, actor: &Actor) -> bool {
         let state = self.state();
-        state.synced && state.present && state.subscribers.values().any(|s| s.actor == *actor && s.tap.is_open())
+        state.synced && state.present && state.is_told(actor)
     }
 
     // What the watch tells.
@@ -400,6 +402,10 @@ impl Informer {
 impl State {
     fn is_listing(&self) -> bool {
         self.lists > self.ended
+    }
+
+    fn is_told(&self, actor: &Actor) -> bool {
+        self.subscribers.values().any(|s| s.actor == *actor && s.tap.is_open())
     }
 
     /// Those that are told of changes.

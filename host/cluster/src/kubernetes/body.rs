@@ -89,18 +89,19 @@ pub fn merge(
 pub fn json_patch(what: &str, text: &str) -> Result<Patch, ApiError> {
     let wrong = |error| ApiError::Invalid(format!("{what}: not a JSON patch: {error}"));
     let patch: Patch = serde_json::from_str(text).map_err(wrong)?;
-    // A whole object, or all its metadata, has it as well.
-    let covers = |path: &Pointer| {
-        let mut tokens = path.tokens();
-        let mut is = |name: &str| tokens.next().is_none_or(|token| token.decoded() == name);
-        is("metadata") && is(OWNERSHIP)
-    };
     let touches = |operation: &PatchOperation| match operation {
         PatchOperation::Test(_) => false,
-        PatchOperation::Move(moved) => covers(&moved.from) || covers(&moved.path),
-        operation => covers(operation.path()),
+        PatchOperation::Move(moved) => covers_ownership(&moved.from) || covers_ownership(&moved.path),
+        operation => covers_ownership(operation.path()),
     };
     if patch.0.iter().any(touches) { Err(owned(what)) } else { Ok(patch) }
+}
+
+/// Whether a path leads to what says who owns what, or into it. A whole object, or all its metadata, has it as well.
+pub fn covers_ownership(path: &Pointer) -> bool {
+    let mut tokens = path.tokens();
+    let mut is = |name: &str| tokens.next().is_none_or(|token| token.decoded() == name);
+    is("metadata") && is(OWNERSHIP)
 }
 
 /// An object as an apply sends it: the API server reads that as YAML, which within a string takes some characters of JSON for none, or for breaks of a line. Escaped, they are what they are.

@@ -53,7 +53,7 @@ fn of_an_object_without_room_no_more_is_kept_than_routes_ask_for() {
         all
     };
     let (labels, mut annotations) = (many(json!("thor")), many(json!("x".repeat(100_000))));
-    annotations.insert("operetta.dev/paused".into(), json!("why not"));
+    annotations.insert("operetta.dev/paused".into(), json!("why not ".repeat(1_000)));
     annotations.insert("operetta.dev/reconcile-requested-at".into(), json!("x".repeat(100_000)));
     let mut owners: Vec<_> = (0..1_000).map(|n| owner(&format!("other-{n}"), false)).collect();
     owners.push(owner("thor", true));
@@ -67,8 +67,8 @@ fn of_an_object_without_room_no_more_is_kept_than_routes_ask_for() {
     let (meta, json) = (&outline.cached.meta, &outline.cached.json);
     assert!(json.len() < 3 * OUTLINE, "{}", json.len());
     assert!(json.contains(r#""a":"thor""#) && json.contains(r#""kind":"Pod""#) && json.contains(r#""name":"a""#));
-    assert!(meta.is_paused() && meta.requested().is_none());
-    assert_eq!((meta.owners.len(), meta.finalizers.len(), meta.told.len()), (1, 0, 1));
+    assert!(meta.is_paused() && meta.requested().is_some_and(|when| when.len() == LONGEST_NAME));
+    assert_eq!((meta.owners.len(), meta.finalizers.len(), meta.told.len()), (1, 0, 2));
     // Whether anything changed is seen as ever.
     let of = |meta: &Meta| (meta.uid.clone(), meta.resource_version.clone(), meta.labels, meta.annotations);
     assert_eq!(of(meta), of(&whole.cached.meta));
@@ -82,6 +82,12 @@ fn of_an_object_without_room_no_more_is_kept_than_routes_ask_for() {
         (&kept["metadata"]["labels"], &kept["metadata"]["annotations"]),
         (&json!({"a": "b"}), &json!({"c": "d"}))
     );
+    // Nobody pushes out what a person says to the host, not even with more of its kind.
+    let mut said: Map<String, Value> = (0..1_000).map(|n| (format!("operetta.dev/a-{n}"), json!("x"))).collect();
+    said.insert("operetta.dev/paused".into(), json!("\u{e4}".repeat(200)));
+    let (_, full) = Entry::of(json!({"metadata": {"name": "a", "annotations": said}}), "v1", "Pod").unwrap();
+    let kept = full.outline().cached.meta.clone();
+    assert!(kept.is_paused() && kept.told.len() < 1_000);
     let long = json!({"metadata": {"name": "a", "ownerReferences": [owner(&"x".repeat(254), true)]}});
     assert!(Entry::of(long, "v1", "Pod").unwrap().1.outline().cached.meta.controller().is_none());
 }

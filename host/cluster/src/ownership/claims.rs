@@ -61,6 +61,12 @@ fn each(fields: &Map<String, Value>, path: &mut String, tell: &mut dyn FnMut(&st
 }
 
 impl Claim {
+    /// What of it is about the object's metadata, if anything.
+    pub fn in_metadata(mut self) -> Option<Self> {
+        self.fields.retain(|member, _| member == "f:metadata");
+        (!self.fields.is_empty()).then_some(self)
+    }
+
     /// The first of its fields that is otherwise in `then` than in `live`, or gone.
     pub fn first_lost(&self, live: &Value, then: &Value) -> Option<String> {
         lost(&self.fields, live, then, &mut String::new())

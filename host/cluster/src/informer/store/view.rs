@@ -139,15 +139,20 @@ impl View<'_> {
     /// A write was answered with an object.
     pub fn write_answered(&self, key: &ObjectKey, entry: Entry) {
         let comparable = self.comparable();
-        // What has no room in the cache has none here.
-        let has_room = self.budget.has_room(self.state().plugins(), entry.size());
+        let keeps = self.keeps(&entry);
         self.note(key, |overlay, known| {
-            if has_room {
+            if keeps {
                 overlay.answered(key, entry, known, comparable);
             } else {
                 overlay.end(key, true);
             }
         });
+    }
+
+    /// Whether a whole object may lie over the cache. What has no room in that has none here; and who is told nothing reads nothing here, and would hold what is charged to nobody.
+    fn keeps(&self, entry: &Entry) -> bool {
+        let state = self.state();
+        state.is_told(self.actor) && self.budget.has_room(state.plugins(), entry.size())
     }
 
     /// A write was answered with the end of an incarnation.
@@ -158,6 +163,9 @@ impl View<'_> {
     /// A live read found this.
     pub fn read_live(&self, key: &ObjectKey, found: Option<Entry>) {
         let comparable = self.comparable();
+        if found.as_ref().is_some_and(|found| !self.keeps(found)) {
+            return;
+        }
         self.note(key, |overlay, known| overlay.settled(key, found, known, comparable));
     }
 }

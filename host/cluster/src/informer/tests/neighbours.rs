@@ -100,6 +100,30 @@ async fn what_a_plugin_wrote_lies_over_its_own_lists() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_is_told_nothing_has_no_whole_object_lie_over_the_cache_of_another() {
+    let api = FakeApi::new(|_| None);
+    api.set_things(vec![thing("a", 1)]);
+    let cluster = api.cluster();
+    let mut theirs = subscribe(&cluster, "q").await;
+    expect(&mut theirs, &["(+a 1)", "synced"]).await;
+    until("the watch is open", || api.open_watches().len() == 1).await;
+    let p = actor("p");
+    let view = cluster.informers.seeing(&p, &things(), &key("a")).pop().unwrap();
+    view.write_begins(&key("a"));
+    view.write_answered(&key("a"), entry(thing("a", 5)));
+    assert_eq!(version(&view, "a"), "live");
+    view.read_live(&key("a"), Some(entry(thing("a", 5))));
+    assert_eq!(version(&view, "a"), "live");
+    // Once it comes, a list says how things stand, and from then on it reads its own writes.
+    api.set_things(vec![thing("a", 5)]);
+    let _own = subscribe(&cluster, "p").await;
+    until("a list settles it", || version(&view, "a") == "5").await;
+    view.write_begins(&key("a"));
+    view.write_answered(&key("a"), entry(thing("a", 6)));
+    assert_eq!(version(&view, "a"), "6");
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_works_long_with_one_cache_keeps_nobody_from_the_others() {
     let api = FakeApi::new(|_| None);
     let cluster = api.cluster();

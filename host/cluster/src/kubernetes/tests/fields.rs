@@ -29,6 +29,18 @@ fn operation(operation: Value) -> Patch {
     Patch::Json(json!([operation]).to_string())
 }
 
+/// Sets the size, where this holds.
+fn resized_if(path: &str, value: Value) -> Patch {
+    let test = json!({"op": "test", "path": path, "value": value});
+    Patch::Json(json!([test, {"op": "replace", "path": "/spec/size", "value": 4}]).to_string())
+}
+
+/// A first finalizer, as the SDK adds it.
+fn first_finalizer() -> Patch {
+    let test = json!({"op": "test", "path": "/metadata/finalizers", "value": null});
+    Patch::Json(json!([test, {"op": "add", "path": "/metadata/finalizers", "value": ["p/f"]}]).to_string())
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_another_plugin_applied_is_set_otherwise_by_no_patch() {
     // Whose account may not read the object learns nothing of it from the cache of another.
@@ -56,6 +68,15 @@ async fn what_another_plugin_applied_is_set_otherwise_by_no_patch() {
             (operation(json!({"op": "add", "path": "/spec/more", "value": 4})), false),
             // Who can say what it comes to is the API server.
             (operation(json!({"op": "copy", "from": "/spec/size", "path": "/spec/more"})), true),
+            (first_finalizer(), false),
+            (resized_if("/spec/size", json!(3)), true),
+            (resized_if("/spec/more", json!(null)), true),
+            // Refused by the API server.
+            (resized_if("/spec/size", json!(99)), false),
+            (resized_if("/spec/more", json!(99)), false),
+            // Whether these hold, too.
+            (resized_if("/spec/list/-1", json!(99)), true),
+            (resized_if("/metadata/managedFields/0/manager", json!("operetta:q/web")), true),
         ] {
             let (before, shown) = (writes(&api), format!("{manager} {may_read} {patch:?}"));
             let answer = kubernetes.patch(&caller("p"), &things(), &key("a"), None, patch).await;
@@ -75,6 +96,86 @@ async fn what_another_plugin_applied_is_set_otherwise_by_no_patch() {
         let patch = merge(json!({"size": 4}));
         kubernetes.patch(&caller("p"), &things(), &key("a"), Some(&part), patch).await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_read_that_fails_lets_no_write_out() {
+    for failure in [status(500, "InternalError", "etcd", &json!({})), (0, json!("connection reset"))] {
+        let api = FakeApi::new(move |sent| match sent.method.as_str() {
+            "GET" => sent.path.ends_with("/things/a").then(|| failure.clone()),
+            "PATCH" => Some((200, thing("a", 4))),
+            _ => None,
+        });
+        api.set_things(vec![applied_by("operetta:q/web")]);
+        let cluster = api.cluster();
+        let _theirs = watched_by_another(&cluster).await;
+        let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
+        let patch = merge(json!({"size": 4}));
+        let answer = kubernetes.patch(&caller("p"), &things(), &key("a"), None, patch).await;
+        assert!(matches!(answer, Err(ApiError::Unavailable(_) | ApiError::Timeout(_))), "{answer:?}");
+        assert_eq!(writes(&api), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_cache_that_knows_whose_a_field_is_keeps_it() {
+    for in_namespace in [false, true] {
+        let api = FakeApi::new(move |sent| {
+            let list = |item: Value| json!({"kind": "ThingList", "apiVersion": "x.example.com/v1", "metadata": {"resourceVersion": "100"}, "items": [item]});
+            match (sent.method.as_str(), sent.path.as_str()) {
+                ("GET", path) if path.ends_with("/things/a") => Some((200, applied_by("operetta:q/web"))),
+                ("GET", path) if path.ends_with("/things") && !sent.is_watch() => {
+                    let knows = path.contains("/namespaces/") == in_namespace;
+                    Some((200, list(if knows { applied_by("operetta:q/web") } else { thing("a", 2) })))
+                }
+                ("PATCH", _) => Some((200, thing("a", 4))),
+                _ => None,
+            }
+        });
+        let cluster = api.cluster();
+        let _theirs = watched_by_another(&cluster).await;
+        let extent = Extent { namespace: Some(namespace("n")), name: None };
+        let mut narrow = cluster.informers().subscribe(&actor("r"), &things(), &[extent]).await.unwrap();
+        while !matches!(narrow.changes.recv().await.unwrap(), Change::Synced) {}
+        let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
+        let patch = merge(json!({"size": 4}));
+        let answer = kubernetes.patch(&caller("p"), &things(), &key("a"), None, patch).await;
+        assert!(matches!(answer, Err(ApiError::Conflict(_))), "{in_namespace}: {answer:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_label_that_another_plugin_applied_is_set_otherwise_by_no_patch_of_the_status() {
+    let there = || {
+        let mut there = applied_by("operetta:q/web");
+        there["metadata"]["labels"] = json!({"x": "1"});
+        there["metadata"]["managedFields"][0]["fieldsV1"] = json!({"f:metadata": {"f:labels": {"f:x": {}}}});
+        there
+    };
+    let api = FakeApi::new(move |sent| match sent.method.as_str() {
+        "GET" if !sent.path.ends_with("/things/a") => None,
+        "GET" | "PATCH" => Some((200, there())),
+        _ => None,
+    });
+    api.set_things(vec![there()]);
+    let cluster = api.cluster();
+    let _theirs = watched_by_another(&cluster).await;
+    let kubernetes = cluster.kubernetes(actor("p"), Scope::All);
+    let part = Subresource::parse("status").unwrap();
+    let labels = |label: &str| Patch::Merge(json!({"metadata": {"labels": {label: "2"}}, "status": {}}).to_string());
+    for (patch, takes) in [
+        (labels("x"), true),
+        (labels("y"), false),
+        (Patch::Merge(json!({"status": {"phase": "Ready"}}).to_string()), false),
+        (operation(json!({"op": "replace", "path": "/metadata/labels/x", "value": "2"})), true),
+        // What it comes to is not clear, but that it is no label.
+        (operation(json!({"op": "remove", "path": "/status/phase"})), false),
+    ] {
+        let shown = format!("{patch:?}");
+        let answer = kubernetes.patch(&caller("p"), &things(), &key("a"), Some(&part), patch).await;
+        assert_eq!(matches!(answer, Err(ApiError::Conflict(_))), takes, "{shown}: {answer:?}");
+    }
+    assert_eq!(writes(&api), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,4 +258,5 @@ async fn of_an_object_that_was_made_anew_nothing_was_applied() {
     subscription.changes.recv().await.unwrap();
     let answer = kubernetes.patch(&caller("p"), &things(), &key("a"), None, apply(6)).await;
     assert!(matches!(answer, Err(ApiError::Conflict(_))), "{answer:?}");
+    assert!(!api.sent().iter().any(|sent| sent.query.contains("force=true")), "{:?}", api.sent());
 }
