@@ -422,8 +422,8 @@ impl Listener {
             tokio::select! {
                 Some((watched, change)) = self.changes.next() => match change {
                     Some(Change::Synced) => self.told_all(),
-                    // Before all is known there is no need: everything is reconciled then.
-                    Some(Change::Missed) if self.missing == 0 => self.look_at_all(Priority::Resync, Cause::Resync),
+                    // Before all is known there is no need: everything is reconciled then. Something did happen, so that what waits for its time does not wait for it.
+                    Some(Change::Missed) if self.missing == 0 => self.look_at_all(Priority::Initial, Cause::Resync),
                     Some(Change::Missed) => {}
                     Some(change) => {
                         if self.heed(&watched, &change) > MUCH {
