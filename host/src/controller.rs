@@ -187,6 +187,7 @@ pub struct Controller {
     holders: Arc<Holders>,
     gate: Arc<Gate<ObjectKey>>,
     guard: Arc<Guard>,
+    vitals: Arc<Vitals>,
 }
 
 /// How far the watches of a controller have come.
@@ -229,7 +230,7 @@ impl Controller {
         let running = TaskTracker::new();
         let span = tracing::info_span!("controller", plugin = %shared.plugin, controller = %spec.name);
 
-        let holders = Arc::new(Holders::default());
+        let (holders, vitals) = (Arc::new(Holders::default()), shared.vitals.clone());
         let tools = Tools {
             queue: queue.clone(),
             paused: paused.clone(),
@@ -262,7 +263,7 @@ impl Controller {
             dispatcher.run().await;
         };
         running.spawn(stop.clone().run_until_cancelled_owned(work).instrument(span));
-        Self { spec, queue, commands, stop, running, caches, holders, gate, guard }
+        Self { spec, queue, commands, stop, running, caches, holders, gate, guard, vitals }
     }
 
     /// What the manifest says of it.
@@ -282,7 +283,10 @@ impl Controller {
 
     /// Other code or another policy took over.
     fn begin_anew(&self) {
-        self.gate.begin_anew();
+        if let Some(news) = self.gate.begin_anew() {
+            self.vitals.parked(&self.spec.name, &news);
+            tracing::info!(controller = %self.spec.name, "controller is no longer parked: other code or another policy took over");
+        }
         self.guard.begin_anew();
         self.queue.release();
     }
