@@ -188,6 +188,7 @@ pub struct Controller {
     gate: Arc<Gate<ObjectKey>>,
     guard: Arc<Guard>,
     vitals: Arc<Vitals>,
+    span: tracing::Span,
 }
 
 /// How far the watches of a controller have come.
@@ -262,8 +263,8 @@ impl Controller {
             }
             dispatcher.run().await;
         };
-        running.spawn(stop.clone().run_until_cancelled_owned(work).instrument(span));
-        Self { spec, queue, commands, stop, running, caches, holders, gate, guard, vitals }
+        running.spawn(stop.clone().run_until_cancelled_owned(work).instrument(span.clone()));
+        Self { spec, queue, commands, stop, running, caches, holders, gate, guard, vitals, span }
     }
 
     /// What the manifest says of it.
@@ -285,7 +286,8 @@ impl Controller {
     fn begin_anew(&self) {
         if let Some(news) = self.gate.begin_anew() {
             self.vitals.parked(&self.spec.name, &news);
-            tracing::info!(controller = %self.spec.name, "controller is no longer parked: other code or another policy took over");
+            self.span
+                .in_scope(|| tracing::info!("controller is no longer parked: other code or another policy took over"));
         }
         self.guard.begin_anew();
         self.queue.release();

@@ -152,6 +152,11 @@ impl Plugin {
         }
     }
 
+    /// What to do where a file is left that can be no plugin by itself. What runs by a file waits for the other one; the Plugin of the cluster that it runs by otherwise is gone, and no file brings that back.
+    pub(super) fn without_document(&self) -> Step {
+        if self.running.as_ref().is_some_and(|running| running.owner.is_some()) { self.farewell() } else { Step::Stay }
+    }
+
     /// Whether it is to go, and how.
     pub(super) fn leaving(&self, entry: &Entry) -> Option<Leaving> {
         let running = self.running.as_ref();

@@ -53,10 +53,14 @@ impl Plugin {
         let (wasm, yaml, object) = match entry {
             Entry::Present { wasm, yaml, object } => (wasm, yaml, object.as_ref()),
             Entry::Incomplete(why) => {
-                return (Step::Stay, Some(Problem::lasting(Phase::Fetch, why).because(Reason::FileMissing)));
+                return (
+                    self.without_document(),
+                    Some(Problem::lasting(Phase::Fetch, why).because(Reason::FileMissing)),
+                );
             }
             Entry::WithoutDocument(why) => {
-                return (Step::Stay, Some(Problem::lasting(Phase::Fetch, why).because(Reason::DocumentMissing)));
+                let problem = Problem::lasting(Phase::Fetch, why).because(Reason::DocumentMissing);
+                return (self.without_document(), Some(problem));
             }
             Entry::Gone => return (self.farewell(), None),
         };
