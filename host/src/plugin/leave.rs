@@ -152,9 +152,11 @@ impl Plugin {
         }
     }
 
-    /// What to do where a file is left that can be no plugin by itself. What runs by a file waits for the other one; the Plugin of the cluster that it runs by otherwise is gone, and no file brings that back.
+    /// What to do where a file is left that can be no plugin by itself. What runs by a file waits for the other one; what was asked for by a Plugin of the cluster is gone with that, and no file brings it back.
     pub(super) fn without_document(&self) -> Step {
-        if self.running.as_ref().is_some_and(|running| running.owner.is_some()) { self.farewell() } else { Step::Stay }
+        let was_object = || self.status.borrow().object.is_some();
+        let is_over = self.running.as_ref().map_or_else(was_object, |running| running.owner.is_some());
+        if is_over { self.farewell() } else { Step::Stay }
     }
 
     /// Whether it is to go, and how.
