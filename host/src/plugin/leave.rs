@@ -8,6 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 use operetta_api::DeletionPolicy;
 use operetta_core::{
     effect::Effects,
+    grant::Closed,
     manifest,
     name::PluginName,
     port::{ApiError, Caller, Patch},
@@ -186,6 +187,8 @@ impl Plugin {
             self.set_mode(mode);
             return Ok(());
         }
+        // What is under way may put no finalizer on any more.
+        self.close(Some(Closed::Removed));
         self.stop().await;
         self.let_go(object).await
     }

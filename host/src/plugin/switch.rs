@@ -66,6 +66,8 @@ impl Plugin {
             }
             Step::Suspend => {
                 let held = self.vitals.census().to_string();
+                // Who suspends a plugin wants it to stop, and a reconcile in flight may take an hour.
+                self.close(Some(Closed::Suspended));
                 self.stop().await;
                 if was_suspended.is_none() {
                     tracing::info!(plugin = %self.name, held, "plugin is suspended");
@@ -83,6 +85,8 @@ impl Plugin {
 
     /// The end, until something comes back under the name.
     pub(super) async fn remove(&mut self) {
+        // With its document all that it granted is gone, also for what is under way.
+        self.close(Some(Closed::Removed));
         self.stop().await;
         self.metrics.removed();
         self.broken = None;
@@ -191,7 +195,7 @@ impl Plugin {
     }
 
     /// Whether nothing is allowed any more, whatever is granted, and why.
-    fn close(&self, why: Option<Closed>) {
+    pub(super) fn close(&self, why: Option<Closed>) {
         if let Some(running) = &self.running
             && running.closed() != why
         {

@@ -254,6 +254,64 @@ async fn whoever_loses_its_account_does_nothing_more_not_even_where_it_has_begun
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_is_removed_or_suspended_does_nothing_more_not_even_where_it_has_begun() {
+    let suspended = granted_and(&json!({"suspend": true}));
+    for (end, why) in
+        [(Entry::Gone, "the plugin is removed"), (entry("demo", &version("1"), &suspended), "the plugin is suspended")]
+    {
+        let stage = Stage::new();
+        let gate = Arc::new(watch::Sender::new(false));
+        let (opened, answers) = (gate.clone(), Arc::new(Mutex::new(Vec::new())));
+        let tell = answers.clone();
+        stage.runs.act(move |_, effects| {
+            let (mut open, tell) = (opened.subscribe(), tell.clone());
+            async move {
+                open.wait_for(|open| *open).await.unwrap();
+                let got = effects.get(&things(), &key("a"), false).await;
+                tell.lock().unwrap().push(got);
+                Ok(Outcome::AwaitChange)
+            }
+        });
+        stage.world.apply(&things(), "a");
+        let mut seat = stage.plug("demo", &version("1"), &granted());
+        seat.runs("1").await;
+        stage.runs.under_way(1).await;
+        seat.entries.send_replace(end);
+        // It takes no more keys, and waits for those that it has.
+        stage.world.has_watches(0).await;
+        gate.send_replace(true);
+        seat.until("the end", |status| status.running.is_none()).await;
+        let got = answers.lock().unwrap().pop();
+        assert!(matches!(&got, Some(Err(ApiError::Denied(said))) if said.contains(why)), "{got:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stops_lets_what_is_under_way_end_with_all_that_it_was_granted() {
+    let stage = Stage::new();
+    let gate = Arc::new(watch::Sender::new(false));
+    let (opened, answers) = (gate.clone(), Arc::new(Mutex::new(Vec::new())));
+    let tell = answers.clone();
+    stage.runs.act(move |_, effects| {
+        let (mut open, tell) = (opened.subscribe(), tell.clone());
+        async move {
+            open.wait_for(|open| *open).await.unwrap();
+            tell.lock().unwrap().push(effects.get(&things(), &key("a"), false).await.is_ok());
+            Ok(Outcome::AwaitChange)
+        }
+    });
+    stage.world.apply(&things(), "a");
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    stage.runs.under_way(1).await;
+    stage.stop.cancel();
+    stage.world.has_watches(0).await;
+    gate.send_replace(true);
+    timeout(SOON, seat.task).await.unwrap().unwrap();
+    assert_eq!(*answers.lock().unwrap(), [true]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_namespace_is_gone_even_where_the_document_that_takes_it_away_is_not_taken() {
     let stage = Stage::new();
     let mut seat = stage.plug("demo", &version("1"), &granted());
