@@ -11,7 +11,11 @@ mod prepare;
 mod problem;
 mod switch;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -231,6 +235,8 @@ struct Withdrawn {
     scope: Option<Scope>,
     /// There is none at all, and so nothing is left.
     all: bool,
+    /// The account was refused, and nobody asked for it since: what the cluster itself refuses is all that is left.
+    cluster_only: bool,
 }
 
 /// What is asked for.
@@ -278,6 +284,22 @@ impl Running {
     /// Why nothing is allowed any more, where that is so.
     fn closed(&self) -> Option<Closed> {
         self.shared.version.load().policy.grants.closed
+    }
+
+    /// Leaves it no more than this does, from its next effect on.
+    fn narrow(&mut self, withdrawn: Withdrawn) {
+        let Withdrawn { grants, scope, all, cluster_only } = withdrawn.clone();
+        let own = || Grants { within: None, closed: None, ..self.shared.version.load().policy.grants.clone() };
+        let left = if all {
+            Some(Arc::default())
+        } else if cluster_only {
+            let granted = grants.map_or_else(own, Arc::unwrap_or_clone);
+            Some(Arc::new(Grants { channels: BTreeSet::new(), databases: BTreeSet::new(), ..granted }))
+        } else {
+            grants
+        };
+        self.shared.narrow(left, scope);
+        self.withdrawn = withdrawn;
     }
 
     fn has_lost_watches(&self) -> bool {

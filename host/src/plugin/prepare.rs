@@ -30,7 +30,7 @@ impl Withdrawn {
     pub(super) fn by(runs: &PluginSpec, spec: &PluginSpec) -> Self {
         let grants = (spec.grants != runs.grants).then(|| Arc::new(spec.policy().grants));
         let (before, left) = (runs.scope(), runs.scope().intersection(&spec.scope()));
-        Self { grants, scope: (left != before).then_some(left), all: false }
+        Self { grants, scope: (left != before).then_some(left), ..Self::default() }
     }
 }
 
@@ -219,6 +219,7 @@ impl Plugin {
             && running.owner.as_deref() == object.map(|object| object.uid.as_str())
             && !running.has_lost_watches()
             && running.closed().is_none()
+            && !running.withdrawn.cluster_only
         {
             return Ok(Step::Stay);
         }

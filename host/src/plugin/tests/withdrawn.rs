@@ -1,6 +1,6 @@
 //! Grants that are taken away from what runs.
 
-use operetta_core::resource::ObjectKey;
+use operetta_core::{port::GrpcCall, resource::ObjectKey};
 
 use super::*;
 
@@ -251,6 +251,39 @@ async fn whoever_loses_its_account_does_nothing_more_not_even_where_it_has_begun
     stage.runs.count(2).await;
     let got = answers.lock().unwrap().pop();
     assert!(matches!(got, Some(Ok(_))), "{got:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_drains_as_an_account_that_was_refused_gets_back_only_what_the_cluster_refuses() {
+    const FINALIZER: &str = "x.example.com/f";
+    let stage = Stage::new();
+    let holding = component("1", |manifest| manifest["controllers"][0]["finalizers"] = json!([FINALIZER]));
+    let mut spec = granted();
+    spec["grants"]["channels"] = json!([{"name": "shop", "endpoint": "http://127.0.0.1:1"}]);
+    let deleting = json!({"finalizers": [FINALIZER], "deletionTimestamp": "2024-01-01T00:00:00Z"});
+    stage.world.apply_with(&things(), "n", "a", deleting);
+    let mut seat = stage.plug("demo", &holding, &spec);
+    seat.runs("1").await;
+    stage.runs.count(1).await;
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let tell = answers.clone();
+    stage.runs.act(move |_, effects| {
+        let tell = tell.clone();
+        async move {
+            let got = effects.get(&things(), &key("a"), false).await.is_ok();
+            let call = GrpcCall { path: "/a.B/C".into(), metadata: vec![], deadline: None };
+            let denied = effects.unary("shop", call, vec![]).await.is_err_and(|status| status.code == 7);
+            tell.lock().unwrap().push((got, denied));
+            Ok(Outcome::AwaitChange)
+        }
+    });
+    stage.world.banish(true);
+    let status = seat.problem("the account names another plugin").await;
+    assert_eq!((status.leaving, answers.lock().unwrap().len()), (None, 0));
+    seat.entries.send_replace(Entry::Gone);
+    seat.until("it drains", |status| status.leaving.is_some()).await;
+    eventually("it is tried", || !answers.lock().unwrap().is_empty()).await;
+    assert_eq!(answers.lock().unwrap()[0], (true, true));
 }
 
 #[tokio::test(start_paused = true)]
