@@ -9,9 +9,9 @@ use operetta_core::{
     aside::Aside,
     bounds::Bounds,
     effect::{Policy, Ports},
-    grant::Remedy,
+    grant::{Grants, Remedy},
     manifest::Manifest,
-    name::{Actor, ControllerName, Digest},
+    name::{Actor, ControllerName, Digest, Namespace},
     port::{ApiError, Kubernetes, Level, Log},
 };
 use tokio::time::Instant;
@@ -26,9 +26,20 @@ use crate::{
 };
 
 impl Withdrawn {
-    /// What this document takes away from what runs by that one.
-    pub(super) fn by(runs: &PluginSpec, spec: &PluginSpec) -> Self {
-        let grants = (spec.grants != runs.grants).then(|| Arc::new(spec.policy().grants));
+    /// What this document takes away from what runs by that one, on a host in this namespace.
+    pub(super) fn by(runs: &PluginSpec, spec: &PluginSpec, host: &Namespace) -> Self {
+        let grants = (spec.grants != runs.grants).then(|| {
+            let (before, now) = (&runs.grants, &spec.grants);
+            // Only those that lead to the same place still: under the name of another one the old one is no longer granted.
+            let channels = now.channels.iter().filter(|channel| before.channels.contains(channel));
+            let databases = now.databases.iter().filter(|database| before.databases.contains(database));
+            Arc::new(Grants {
+                channels: channels.map(|channel| channel.name.clone()).collect(),
+                databases: databases.map(|database| database.name.clone()).collect(),
+                host_namespace: Some(host.clone()),
+                ..spec.policy().grants
+            })
+        });
         let (before, left) = (runs.scope(), runs.scope().intersection(&spec.scope()));
         Self { grants, scope: (left != before).then_some(left), ..Self::default() }
     }

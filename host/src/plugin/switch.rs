@@ -19,9 +19,10 @@ impl Plugin {
         let before = &running.withdrawn;
         let withdrawn = match entry {
             Entry::Present { yaml, .. } => match operetta_api::parse(&self.name, yaml) {
-                Ok(document) => {
-                    Withdrawn { cluster_only: before.cluster_only, ..Withdrawn::by(&running.spec, &document.spec) }
-                }
+                Ok(document) => Withdrawn {
+                    cluster_only: before.cluster_only,
+                    ..Withdrawn::by(&running.spec, &document.spec, &self.host.namespace)
+                },
                 // Nobody knows what it means to take away, or to give back.
                 Err(_) => return,
             },

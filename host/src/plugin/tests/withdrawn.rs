@@ -1,6 +1,10 @@
 //! Grants that are taken away from what runs.
 
-use operetta_core::{port::GrpcCall, resource::ObjectKey};
+use operetta_core::{
+    grant::{Access, Verb},
+    port::GrpcCall,
+    resource::{ObjectKey, Resource},
+};
 
 use super::*;
 
@@ -251,6 +255,47 @@ async fn whoever_loses_its_account_does_nothing_more_not_even_where_it_has_begun
     stage.runs.count(2).await;
     let got = answers.lock().unwrap().pop();
     assert!(matches!(got, Some(Ok(_))), "{got:?}");
+}
+
+/// What a document with these grants takes away from what runs by one with those.
+fn taken(runs: Value, now: Value) -> Arc<Grants> {
+    let spec = |grants: Value| serde_json::from_value::<PluginSpec>(json!({"grants": grants})).unwrap();
+    let host = "operetta-system".parse().unwrap();
+    Withdrawn::by(&spec(runs), &spec(now), &host).grants.unwrap()
+}
+
+#[test]
+fn a_name_that_leads_elsewhere_now_is_withdrawn() {
+    let channel = |name: &str, endpoint: &str| json!({"name": name, "endpoint": endpoint});
+    let database = |name: &str, user: &str| json!({"name": name, "host": "db", "dbname": "d", "user": user});
+    let runs = json!({
+        "channels": [channel("stays", "http://a:1"), channel("moved", "http://a:1")],
+        "databases": [database("stays", "reader"), database("moved", "writer")],
+    });
+    let mut now = json!({
+        "channels": [channel("moved", "http://b:1"), channel("stays", "http://a:1"), channel("new", "http://a:1")],
+        "databases": [database("moved", "reader"), database("stays", "reader")],
+    });
+    let left = taken(runs.clone(), now.clone());
+    assert!(left.check_channel("stays").is_ok() && left.check_database("stays").is_ok());
+    assert!(left.check_channel("moved").is_err() && left.check_database("moved").is_err());
+    // Another credential is another one, too.
+    now["channels"][1]["tokenFrom"] = json!({"secretKeyRef": {"name": "other", "key": "token"}});
+    assert!(taken(runs, now).check_channel("stays").is_err());
+}
+
+#[test]
+fn a_rule_for_all_namespaces_leaves_nothing_of_the_hosts_own_to_what_a_rule_gave_that_named_it() {
+    let rules = |namespaces: &[&str]| json!({"rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"], "namespaces": namespaces}]});
+    let left = taken(rules(&["operetta-system", "n"]), rules(&[]));
+    let resource = Resource::parse("", "v1", "configmaps").unwrap();
+    let may = |namespace: &str| {
+        let namespace = Namespace::parse(namespace).unwrap();
+        let access =
+            Access { verb: Verb::Get, resource: &resource, subresource: None, namespace: Some(&namespace), name: None };
+        left.allow(&access)
+    };
+    assert!(may("n") && !may("operetta-system"));
 }
 
 #[tokio::test(start_paused = true)]
