@@ -119,7 +119,7 @@ impl Plugin {
             },
             Err(problem) => problem,
         };
-        let Some(code) = self.older(wasm, document).await else { return (Step::Stay, Some(problem)) };
+        let Some(code) = self.older(wasm, document, object).await else { return (Step::Stay, Some(problem)) };
         match self.version(code, asked).await {
             Ok(step) => (step, Some(problem)),
             Err(other) => {
@@ -206,10 +206,14 @@ impl Plugin {
     }
 
     /// The code that runs, or ran last, if the document admits it.
-    async fn older(&self, wasm: &Wasm, document: &Document) -> Option<Code> {
+    async fn older(&self, wasm: &Wasm, document: &Document, object: Option<&Object>) -> Option<Code> {
         let admitted = |digest: Digest| document.spec.digest.is_none_or(|pinned| pinned == digest);
         if let Some(running) = &self.running {
             return admitted(running.code.digest).then(|| running.code.clone());
+        }
+        // The first of two files that are copied is no reason to bring back what may have been removed while the host was away.
+        if object.is_none() && matches!(wasm, Wasm::Missing(_)) {
+            return None;
         }
         let (last_good, plugin) = (self.host.last_good.clone(), self.name.clone());
         let before = tokio::task::spawn_blocking(move || last_good.recall(&plugin)).await.ok()??;

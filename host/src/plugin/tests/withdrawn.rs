@@ -101,6 +101,29 @@ fn looks(stage: &Stage) -> Answers {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grant_is_gone_even_where_the_component_beside_the_document_is_missing() {
+    let stage = Stage::new();
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    let answers = looks(&stage);
+    let Entry::Present { yaml, .. } = entry("demo", &version("1"), &only_things(&["list", "watch"])) else { panic!() };
+    let wasm = Wasm::Missing("demo.yaml has no demo.wasm beside it".into());
+    seat.entries.send_replace(Entry::Present { wasm: wasm.clone(), yaml: yaml.clone(), object: None });
+    assert!(seat.problem("demo.yaml has no demo.wasm").await.running.is_some());
+    stage.world.apply(&things(), "a");
+    eventually("it is denied", || matches!(answers.lock().unwrap().last(), Some(Err(ApiError::Denied(_))))).await;
+
+    // Where nothing runs by such a file, what ran once does not come back for it.
+    let next = Stage::new();
+    next.memory.0.lock().unwrap().insert("demo".into(), version("1"));
+    let mut seat = next.plug("demo", &broken(), &granted_and(&json!({"suspend": true})));
+    seat.problem("suspended").await;
+    seat.entries.send_replace(Entry::Present { wasm, yaml, object: None });
+    assert_eq!(seat.problem("demo.yaml has no demo.wasm").await.running, None);
+    assert_eq!(next.components.loads(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_object_is_not_handed_over_when_its_kind_is_no_longer_granted_and_comes_back_with_the_grant() {
     let stage = Stage::new();
     stage.world.apply(&things(), "a");
