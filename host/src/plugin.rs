@@ -38,7 +38,7 @@ use self::claims::Claim;
 pub use self::{
     claims::Claims,
     leave::explain,
-    problem::{Phase, Problem, Reason},
+    problem::{Meanwhile, Phase, Problem, Reason},
 };
 use crate::{
     catalog::{Entry, Object},
@@ -170,6 +170,8 @@ pub struct Switched {
     pub scope: Scope,
     /// Its caches are filling.
     pub arriving: bool,
+    /// What it does while something is wrong with what is asked for.
+    pub meanwhile: Meanwhile,
 }
 
 /// A plugin that is to go as soon as nothing is held.
@@ -284,6 +286,17 @@ impl Running {
     /// Why nothing is allowed any more, where that is so.
     fn closed(&self) -> Option<Closed> {
         self.shared.version.load().policy.grants.closed
+    }
+
+    /// What is left of it where what is asked for is not taken.
+    fn meanwhile(&self) -> Meanwhile {
+        if self.closed().is_some() || self.withdrawn.all {
+            Meanwhile::Rests
+        } else if self.withdrawn != Withdrawn::default() {
+            Meanwhile::Narrowed
+        } else {
+            Meanwhile::RunsOn
+        }
     }
 
     /// Leaves it no more than this does, from its next effect on.
@@ -470,6 +483,7 @@ impl Plugin {
             account: running.account.clone(),
             scope: running.scope.clone(),
             arriving: running.arriving.is_some(),
+            meanwhile: running.meanwhile(),
         });
         self.status.send_modify(|status| {
             let object = match entry {
@@ -494,9 +508,10 @@ impl Plugin {
     fn log(&self, problem: &Problem, failures: u32) {
         let known = self.status.borrow().problem.as_ref().is_some_and(|known| known.to_string() == problem.to_string());
         if !known {
-            let running = self.running.as_ref().map(|r| {
-                format!("version {} ({}) {}", r.code.manifest.version, r.code.digest.short(), problem.meanwhile())
-            });
+            let running = self
+                .running
+                .as_ref()
+                .map(|r| format!("version {} ({}) {}", r.code.manifest.version, r.code.digest.short(), r.meanwhile()));
             tracing::error!(
                 plugin = %self.name,
                 phase = %problem.phase,

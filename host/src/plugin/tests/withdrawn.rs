@@ -74,7 +74,8 @@ async fn a_grant_is_gone_even_where_the_document_that_takes_it_away_is_not_taken
         (owner("1"), &pinned, "the document pins"),
     ] {
         seat.put(&wasm, spec);
-        seat.problem(problem).await;
+        let status = seat.problem(problem).await;
+        assert_eq!(status.switched.unwrap().meanwhile, Meanwhile::Narrowed, "{problem}");
         assert!(denied().await);
         seat.put(&owner("1"), &granted());
         eventually("the good document holds", || seat.status.borrow().problem.is_none()).await;
@@ -210,7 +211,7 @@ async fn without_a_document_nothing_is_granted_until_there_is_one_again() {
     let lonely = || Entry::WithoutDocument("demo.wasm has no demo.yaml beside it".into());
     seat.entries.send_replace(lonely());
     let status = seat.problem("fetch: demo.wasm has no demo.yaml").await;
-    assert_eq!(status.problem.unwrap().meanwhile(), "reconciles nothing until then");
+    assert_eq!(status.switched.unwrap().meanwhile, Meanwhile::Rests);
     gate.send_replace(true);
     stage.runs.count(1).await;
     assert_eq!(*answers.lock().unwrap(), [false]);
@@ -222,7 +223,8 @@ async fn without_a_document_nothing_is_granted_until_there_is_one_again() {
         object: None,
     };
     seat.entries.send_replace(unreadable);
-    seat.problem("not a Plugin document").await;
+    let status = seat.problem("not a Plugin document").await;
+    assert_eq!(status.switched.unwrap().meanwhile.to_string(), "reconciles nothing until then");
     stage.world.apply(&things(), "a");
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(stage.runs.all().len(), 1);
