@@ -673,7 +673,7 @@ impl Dispatcher {
     }
 
     /// Whether the object is the plugin's to see: it is handed over whole, which takes the rules that a watch of it does. What is not is let go without a word to the plugin, and looked at when all is
-    /// looked at because it is granted again.
+    /// looked at because it is granted again. What went meanwhile is not told then, as nothing is that goes while a plugin does not run: whoever has to know of it declares a finalizer.
     ///
     /// Beyond what the document in force grants nobody expects anything. What a document takes away that is not in force, since something is wrong with it, is told, once.
     fn may_see(&self, version: &Version, key: &ObjectKey) -> bool {

@@ -366,6 +366,10 @@ impl Plugin {
             let plugin = plugin.clone();
             Aside::to(move |what| tracing::warn!(%plugin, what, "denied again"))
         };
+        let no_longer = {
+            let plugin = plugin.clone();
+            Aside::to(move |what| tracing::warn!(%plugin, what, "denied: no longer allowed to what runs"))
+        };
         Ports {
             kubernetes,
             channels: Arc::new(channels),
@@ -374,8 +378,10 @@ impl Plugin {
             denials: Arc::new(move |denial| {
                 metrics.denied(denial.grant());
                 // What began before the document of now is no reason to change that one.
-                let is_news = !matches!(denial.remedy, Remedy::Closed(_)) && vitals.denied(denial);
-                if !is_news {
+                if matches!(denial.remedy, Remedy::Closed(_)) {
+                    return no_longer.say(&denial.to_string());
+                }
+                if !vitals.denied(denial) {
                     return again.say(&denial.to_string());
                 }
                 match &denial.remedy {
