@@ -42,7 +42,7 @@ pub enum Entry {
         /// The object that the document is of; none for a file.
         object: Option<Object>,
     },
-    /// Something is missing that can only come as a file; the text says what, and what to do.
+    /// A file cannot be read, and no document either; the text says which, and what to do.
     Incomplete(String),
     /// A component without a document that would grant it anything; the text says what to do.
     WithoutDocument(String),
@@ -62,7 +62,7 @@ pub enum Wasm {
     },
     /// ConfigMaps of the host's namespace, yet to be read.
     ConfigMap(ConfigMapSource),
-    /// A file that is not there; the text says why and what to do.
+    /// A file that is not there or cannot be read; the text says why and what to do.
     Missing(String),
 }
 
@@ -225,7 +225,10 @@ impl Catalog {
                     uid: plugin.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default().to_owned(),
                     generation: plugin.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default(),
                     deleting,
-                    shadows: matches!(file, Some(directory::Entry::Present { .. })),
+                    shadows: matches!(
+                        file,
+                        Some(directory::Entry::Present { .. } | directory::Entry::Incomplete { yaml: Some(_), .. })
+                    ),
                 };
                 // The spec alone, so that what is written into the status changes nothing.
                 let document = json!({
@@ -243,7 +246,11 @@ impl Catalog {
                 yaml: yaml.clone(),
                 object: None,
             },
-            Some(directory::Entry::Incomplete(why)) => Entry::Incomplete(why.clone()),
+            // What the document takes away is gone, whatever lies beside it.
+            Some(directory::Entry::Incomplete { why, yaml: Some(yaml) }) => {
+                Entry::Present { wasm: Wasm::Missing(why.clone()), yaml: yaml.clone(), object: None }
+            }
+            Some(directory::Entry::Incomplete { why, yaml: None }) => Entry::Incomplete(why.clone()),
             Some(directory::Entry::WithoutDocument { why, .. }) => {
                 let own = format!("{name}.wasm");
                 let used = self.plugins.iter().any(|(plugin, object)| file_of(object, plugin).as_ref() == Some(&own));
@@ -269,7 +276,7 @@ impl Catalog {
             Some(directory::Entry::Present { wasm, .. } | directory::Entry::WithoutDocument { wasm, .. }) => {
                 Wasm::File { name: file, bytes: wasm.clone() }
             }
-            Some(directory::Entry::Incomplete(why)) => Wasm::Missing(why.clone()),
+            Some(directory::Entry::Incomplete { why, .. }) => Wasm::Missing(why.clone()),
             None | Some(directory::Entry::Gone) => Wasm::Missing(format!(
                 "the plugin directory has no file {file}; copy the component there, or correct spec.source"
             )),

@@ -187,6 +187,8 @@ pub struct Controller {
     holders: Arc<Holders>,
     gate: Arc<Gate<ObjectKey>>,
     guard: Arc<Guard>,
+    vitals: Arc<Vitals>,
+    span: tracing::Span,
 }
 
 /// How far the watches of a controller have come.
@@ -229,7 +231,7 @@ impl Controller {
         let running = TaskTracker::new();
         let span = tracing::info_span!("controller", plugin = %shared.plugin, controller = %spec.name);
 
-        let holders = Arc::new(Holders::default());
+        let (holders, vitals) = (Arc::new(Holders::default()), shared.vitals.clone());
         let tools = Tools {
             queue: queue.clone(),
             paused: paused.clone(),
@@ -261,8 +263,8 @@ impl Controller {
             }
             dispatcher.run().await;
         };
-        running.spawn(stop.clone().run_until_cancelled_owned(work).instrument(span));
-        Self { spec, queue, commands, stop, running, caches, holders, gate, guard }
+        running.spawn(stop.clone().run_until_cancelled_owned(work).instrument(span.clone()));
+        Self { spec, queue, commands, stop, running, caches, holders, gate, guard, vitals, span }
     }
 
     /// What the manifest says of it.
@@ -282,7 +284,11 @@ impl Controller {
 
     /// Other code or another policy took over.
     fn begin_anew(&self) {
-        self.gate.begin_anew();
+        if let Some(news) = self.gate.begin_anew() {
+            self.vitals.parked(&self.spec.name, &news);
+            self.span
+                .in_scope(|| tracing::info!("controller is no longer parked: other code or another policy took over"));
+        }
         self.guard.begin_anew();
         self.queue.release();
     }
@@ -422,8 +428,8 @@ impl Listener {
             tokio::select! {
                 Some((watched, change)) = self.changes.next() => match change {
                     Some(Change::Synced) => self.told_all(),
-                    // Before all is known there is no need: everything is reconciled then.
-                    Some(Change::Missed) if self.missing == 0 => self.look_at_all(Priority::Resync, Cause::Resync),
+                    // Before all is known there is no need: everything is reconciled then. Something did happen, so that what waits for its time does not wait for it.
+                    Some(Change::Missed) if self.missing == 0 => self.look_at_all(Priority::Initial, Cause::Resync),
                     Some(Change::Missed) => {}
                     Some(change) => {
                         if self.heed(&watched, &change) > MUCH {
@@ -667,7 +673,7 @@ impl Dispatcher {
     }
 
     /// Whether the object is the plugin's to see: it is handed over whole, which takes the rules that a watch of it does. What is not is let go without a word to the plugin, and looked at when all is
-    /// looked at because it is granted again.
+    /// looked at because it is granted again. What went meanwhile is not told then, as nothing is that goes while a plugin does not run: whoever has to know of it declares a finalizer.
     ///
     /// Beyond what the document in force grants nobody expects anything. What a document takes away that is not in force, since something is wrong with it, is told, once.
     fn may_see(&self, version: &Version, key: &ObjectKey) -> bool {

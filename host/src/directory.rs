@@ -49,8 +49,13 @@ pub enum Entry {
         /// Why it does not run, and what to do.
         why: String,
     },
-    /// The component is missing, or one of them cannot be read; the text says which and what to do.
-    Incomplete(String),
+    /// The component is missing, or one of them cannot be read.
+    Incomplete {
+        /// Which, and what to do.
+        why: String,
+        /// `NAME.yaml`, where it can be read.
+        yaml: Option<String>,
+    },
     /// Nothing any more.
     Gone,
 }
@@ -62,7 +67,7 @@ impl Entry {
         match self {
             Self::Present { wasm, yaml } => Self::Present { wasm: digest(wasm), yaml: yaml.clone() },
             Self::WithoutDocument { wasm, why } => Self::WithoutDocument { wasm: digest(wasm), why: why.clone() },
-            Self::Incomplete(_) | Self::Gone => self.clone(),
+            Self::Incomplete { .. } | Self::Gone => self.clone(),
         }
     }
 }
@@ -295,24 +300,28 @@ impl Directory {
                         wasm.display()
                     ),
                 },
-                Err(error) => {
+                Err(why) => {
                     failed = true;
-                    Entry::Incomplete(error)
+                    Entry::Incomplete { why, yaml: None }
                 }
             },
-            [None, Some(_)] => Entry::Incomplete(format!(
-                "{name}.yaml has no {name}.wasm beside it; copy the component there, or remove the document"
-            )),
-            [Some(_), Some(_)] => match (read(&wasm, MAX_WASM), read(&yaml, MAX_YAML)) {
-                (Ok(wasm), Ok(yaml)) => match String::from_utf8(yaml) {
-                    Ok(yaml) => Entry::Present { wasm: wasm.into(), yaml },
-                    Err(_) => Entry::Incomplete(format!("{name}.yaml is no UTF-8 text")),
-                },
-                (Err(error), _) | (_, Err(error)) => {
-                    failed = true;
-                    Entry::Incomplete(error)
+            [component, Some(_)] => {
+                // Also without a component: it says what the code that runs may do.
+                let document = read(&yaml, MAX_YAML);
+                let component = match component {
+                    Some(_) => read(&wasm, MAX_WASM).inspect_err(|_| failed = true),
+                    None => Err(format!(
+                        "{name}.yaml has no {name}.wasm beside it; copy the component there, or remove the document"
+                    )),
+                };
+                failed |= document.is_err();
+                let not_text = |_| format!("{name}.yaml is no UTF-8 text");
+                match (component, document.and_then(|yaml| String::from_utf8(yaml).map_err(not_text))) {
+                    (Ok(wasm), Ok(yaml)) => Entry::Present { wasm: wasm.into(), yaml },
+                    (Ok(_), Err(why)) => Entry::Incomplete { why, yaml: None },
+                    (Err(why), yaml) => Entry::Incomplete { why, yaml: yaml.ok() },
                 }
-            },
+            }
         };
         let outline = entry.outline();
         let told = self.known.get(&name).map_or(&Entry::Gone, |known| &known.entry);

@@ -11,7 +11,11 @@ mod prepare;
 mod problem;
 mod switch;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -34,7 +38,7 @@ use self::claims::Claim;
 pub use self::{
     claims::Claims,
     leave::explain,
-    problem::{Phase, Problem, Reason},
+    problem::{Meanwhile, Phase, Problem, Reason},
 };
 use crate::{
     catalog::{Entry, Object},
@@ -166,6 +170,8 @@ pub struct Switched {
     pub scope: Scope,
     /// Its caches are filling.
     pub arriving: bool,
+    /// What it does while something is wrong with what is asked for.
+    pub meanwhile: Meanwhile,
 }
 
 /// A plugin that is to go as soon as nothing is held.
@@ -231,6 +237,8 @@ struct Withdrawn {
     scope: Option<Scope>,
     /// There is none at all, and so nothing is left.
     all: bool,
+    /// The account was refused, and nobody asked for it since: what the cluster itself refuses is all that is left.
+    cluster_only: bool,
 }
 
 /// What is asked for.
@@ -278,6 +286,33 @@ impl Running {
     /// Why nothing is allowed any more, where that is so.
     fn closed(&self) -> Option<Closed> {
         self.shared.version.load().policy.grants.closed
+    }
+
+    /// What is left of it where what is asked for is not taken.
+    fn meanwhile(&self) -> Meanwhile {
+        if self.closed().is_some() || self.withdrawn.all {
+            Meanwhile::Rests
+        } else if self.withdrawn != Withdrawn::default() {
+            Meanwhile::Narrowed
+        } else {
+            Meanwhile::RunsOn
+        }
+    }
+
+    /// Leaves it no more than this does, from its next effect on.
+    fn narrow(&mut self, withdrawn: Withdrawn) {
+        let Withdrawn { grants, scope, all, cluster_only } = withdrawn.clone();
+        let own = || Grants { within: None, closed: None, ..self.shared.version.load().policy.grants.clone() };
+        let left = if all {
+            Some(Arc::default())
+        } else if cluster_only {
+            let granted = grants.map_or_else(own, Arc::unwrap_or_clone);
+            Some(Arc::new(Grants { channels: BTreeSet::new(), databases: BTreeSet::new(), ..granted }))
+        } else {
+            grants
+        };
+        self.shared.narrow(left, scope);
+        self.withdrawn = withdrawn;
     }
 
     fn has_lost_watches(&self) -> bool {
@@ -448,6 +483,7 @@ impl Plugin {
             account: running.account.clone(),
             scope: running.scope.clone(),
             arriving: running.arriving.is_some(),
+            meanwhile: running.meanwhile(),
         });
         self.status.send_modify(|status| {
             let object = match entry {
@@ -472,9 +508,10 @@ impl Plugin {
     fn log(&self, problem: &Problem, failures: u32) {
         let known = self.status.borrow().problem.as_ref().is_some_and(|known| known.to_string() == problem.to_string());
         if !known {
-            let running = self.running.as_ref().map(|r| {
-                format!("version {} ({}) {}", r.code.manifest.version, r.code.digest.short(), problem.meanwhile())
-            });
+            let running = self
+                .running
+                .as_ref()
+                .map(|r| format!("version {} ({}) {}", r.code.manifest.version, r.code.digest.short(), r.meanwhile()));
             tracing::error!(
                 plugin = %self.name,
                 phase = %problem.phase,

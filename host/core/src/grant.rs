@@ -53,6 +53,10 @@ pub enum Closed {
     OtherAccount,
     /// The account is no longer the plugin's.
     LostAccount,
+    /// The plugin stands still because its document says so.
+    Suspended,
+    /// There is no plugin any more.
+    Removed,
 }
 
 impl fmt::Display for Closed {
@@ -65,6 +69,8 @@ impl fmt::Display for Closed {
                 "the plugin acts as another account by now, and this reconcile began as the one before; the next one acts as the new one"
             }
             Self::LostAccount => "the plugin may not act as its account any more",
+            Self::Suspended => "the plugin is suspended",
+            Self::Removed => "the plugin is removed",
         })
     }
 }

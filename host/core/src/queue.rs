@@ -227,7 +227,8 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
                 Some((if again.is_some() { delay.min(Duration::from_secs(1)) } else { delay }, Cause::Retried))
             }
             (_, Some((_, cause))) => Some((Duration::ZERO, cause)),
-            (Next::After(delay), None) => Some((delay, Cause::Requeued)),
+            // No later than it is held: what happens until then is not looked at.
+            (Next::After(delay), None) => Some((least.map_or(delay, |least| delay.min(least)), Cause::Requeued)),
             (Next::Await, None) => least.map(|least| (least, Cause::Changed)),
         };
         inner.running -= 1;

@@ -131,3 +131,16 @@ async fn a_file_that_is_not_there_is_named_with_what_to_do() {
     let (_, Entry::Present { wasm: Wasm::Missing(why), .. }) = stage.found().await else { panic!() };
     assert!(why.contains("no file b.wasm"), "{why}");
 }
+
+#[tokio::test]
+async fn a_document_without_its_component_is_told_all_the_same() {
+    let mut stage = Stage::new(&[("a.yaml", "x"), ("b.yaml", "x")]);
+    stage.tell(plugin("b", json!({}), &[]));
+    stage.tell(PluginChange::Synced);
+    let (name, entry) = stage.found().await;
+    let Entry::Present { wasm: Wasm::Missing(why), yaml, object: None } = entry else { panic!("{entry:?}") };
+    assert_eq!((name.as_str(), yaml.as_str()), ("a", "x"));
+    assert!(why.contains("a.yaml has no a.wasm beside it"), "{why}");
+    let (name, entry) = stage.found().await;
+    assert!(name == "b" && shown(&entry).2, "the document of the directory is not used: {entry:?}");
+}

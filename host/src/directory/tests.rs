@@ -203,9 +203,24 @@ async fn a_component_that_is_too_long_is_not_read_and_named() {
     fs::File::create(dir.path().join("a.wasm")).unwrap().set_len(MAX_WASM + 1).unwrap();
     let mut directory = Directory::watch(dir.path()).unwrap();
     let (name, entry) = next(&mut directory).await;
-    let told =
-        matches!(&entry, Entry::Incomplete(why) if why.contains("a.wasm has 67108865 bytes and at most 67108864"));
-    assert!(name == "a" && told, "{entry:?}");
+    let Entry::Incomplete { why, yaml } = &entry else { panic!("{entry:?}") };
+    assert!(why.contains("a.wasm has 67108865 bytes and at most 67108864"), "{why}");
+    assert_eq!((name.as_str(), yaml.as_deref()), ("a", Some("x")));
+}
+
+#[tokio::test]
+async fn a_document_is_told_and_told_again_though_it_has_no_component() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    fs::write(&path, "first").unwrap();
+    let mut directory = Directory::watch(dir.path()).unwrap();
+    for text in ["first", "second"] {
+        let (name, entry) = next(&mut directory).await;
+        let Entry::Incomplete { why, yaml } = &entry else { panic!("{entry:?}") };
+        assert!(why.contains("a.yaml has no a.wasm beside it"), "{why}");
+        assert_eq!((name.as_str(), yaml.as_deref()), ("a", Some(text)));
+        fs::write(&path, "second").unwrap();
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 use operetta_api::DeletionPolicy;
 use operetta_core::{
     effect::Effects,
+    grant::Closed,
     manifest,
     name::PluginName,
     port::{ApiError, Caller, Patch},
@@ -152,6 +153,13 @@ impl Plugin {
         }
     }
 
+    /// What to do where a file is left that can be no plugin by itself. What runs by a file waits for the other one; what was asked for by a Plugin of the cluster is gone with that, and no file brings it back.
+    pub(super) fn without_document(&self) -> Step {
+        let was_object = || self.status.borrow().object.is_some();
+        let is_over = self.running.as_ref().map_or_else(was_object, |running| running.owner.is_some());
+        if is_over { self.farewell() } else { Step::Stay }
+    }
+
     /// Whether it is to go, and how.
     pub(super) fn leaving(&self, entry: &Entry) -> Option<Leaving> {
         let running = self.running.as_ref();
@@ -179,6 +187,8 @@ impl Plugin {
             self.set_mode(mode);
             return Ok(());
         }
+        // What is under way may put no finalizer on any more.
+        self.close(Some(Closed::Removed));
         self.stop().await;
         self.let_go(object).await
     }

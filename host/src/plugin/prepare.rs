@@ -9,9 +9,9 @@ use operetta_core::{
     aside::Aside,
     bounds::Bounds,
     effect::{Policy, Ports},
-    grant::Remedy,
+    grant::{Grants, Remedy},
     manifest::Manifest,
-    name::{Actor, ControllerName, Digest},
+    name::{Actor, ControllerName, Digest, Namespace},
     port::{ApiError, Kubernetes, Level, Log},
 };
 use tokio::time::Instant;
@@ -26,11 +26,22 @@ use crate::{
 };
 
 impl Withdrawn {
-    /// What this document takes away from what runs by that one.
-    pub(super) fn by(runs: &PluginSpec, spec: &PluginSpec) -> Self {
-        let grants = (spec.grants != runs.grants).then(|| Arc::new(spec.policy().grants));
+    /// What this document takes away from what runs by that one, on a host in this namespace.
+    pub(super) fn by(runs: &PluginSpec, spec: &PluginSpec, host: &Namespace) -> Self {
+        let grants = (spec.grants != runs.grants).then(|| {
+            let (before, now) = (&runs.grants, &spec.grants);
+            // Only those that lead to the same place still: under the name of another one the old one is no longer granted.
+            let channels = now.channels.iter().filter(|channel| before.channels.contains(channel));
+            let databases = now.databases.iter().filter(|database| before.databases.contains(database));
+            Arc::new(Grants {
+                channels: channels.map(|channel| channel.name.clone()).collect(),
+                databases: databases.map(|database| database.name.clone()).collect(),
+                host_namespace: Some(host.clone()),
+                ..spec.policy().grants
+            })
+        });
         let (before, left) = (runs.scope(), runs.scope().intersection(&spec.scope()));
-        Self { grants, scope: (left != before).then_some(left), all: false }
+        Self { grants, scope: (left != before).then_some(left), ..Self::default() }
     }
 }
 
@@ -53,10 +64,14 @@ impl Plugin {
         let (wasm, yaml, object) = match entry {
             Entry::Present { wasm, yaml, object } => (wasm, yaml, object.as_ref()),
             Entry::Incomplete(why) => {
-                return (Step::Stay, Some(Problem::lasting(Phase::Fetch, why).because(Reason::FileMissing)));
+                return (
+                    self.without_document(),
+                    Some(Problem::lasting(Phase::Fetch, why).because(Reason::FileMissing)),
+                );
             }
             Entry::WithoutDocument(why) => {
-                return (Step::Stay, Some(Problem::lasting(Phase::Fetch, why).because(Reason::DocumentMissing)));
+                let problem = Problem::lasting(Phase::Fetch, why).because(Reason::DocumentMissing);
+                return (self.without_document(), Some(problem));
             }
             Entry::Gone => return (self.farewell(), None),
         };
@@ -104,7 +119,7 @@ impl Plugin {
             },
             Err(problem) => problem,
         };
-        let Some(code) = self.older(wasm, document).await else { return (Step::Stay, Some(problem)) };
+        let Some(code) = self.older(wasm, document, object).await else { return (Step::Stay, Some(problem)) };
         match self.version(code, asked).await {
             Ok(step) => (step, Some(problem)),
             Err(other) => {
@@ -191,10 +206,14 @@ impl Plugin {
     }
 
     /// The code that runs, or ran last, if the document admits it.
-    async fn older(&self, wasm: &Wasm, document: &Document) -> Option<Code> {
+    async fn older(&self, wasm: &Wasm, document: &Document, object: Option<&Object>) -> Option<Code> {
         let admitted = |digest: Digest| document.spec.digest.is_none_or(|pinned| pinned == digest);
         if let Some(running) = &self.running {
             return admitted(running.code.digest).then(|| running.code.clone());
+        }
+        // The first of two files that are copied is no reason to bring back what may have been removed while the host was away.
+        if object.is_none() && matches!(wasm, Wasm::Missing(_)) {
+            return None;
         }
         let (last_good, plugin) = (self.host.last_good.clone(), self.name.clone());
         let before = tokio::task::spawn_blocking(move || last_good.recall(&plugin)).await.ok()??;
@@ -215,6 +234,7 @@ impl Plugin {
             && running.owner.as_deref() == object.map(|object| object.uid.as_str())
             && !running.has_lost_watches()
             && running.closed().is_none()
+            && !running.withdrawn.cluster_only
         {
             return Ok(Step::Stay);
         }
@@ -346,6 +366,10 @@ impl Plugin {
             let plugin = plugin.clone();
             Aside::to(move |what| tracing::warn!(%plugin, what, "denied again"))
         };
+        let no_longer = {
+            let plugin = plugin.clone();
+            Aside::to(move |what| tracing::warn!(%plugin, what, "denied: no longer allowed to what runs"))
+        };
         Ports {
             kubernetes,
             channels: Arc::new(channels),
@@ -354,8 +378,10 @@ impl Plugin {
             denials: Arc::new(move |denial| {
                 metrics.denied(denial.grant());
                 // What began before the document of now is no reason to change that one.
-                let is_news = !matches!(denial.remedy, Remedy::Closed(_)) && vitals.denied(denial);
-                if !is_news {
+                if matches!(denial.remedy, Remedy::Closed(_)) {
+                    return no_longer.say(&denial.to_string());
+                }
+                if !vitals.denied(denial) {
                     return again.say(&denial.to_string());
                 }
                 match &denial.remedy {

@@ -57,6 +57,27 @@ pub enum Reason {
     Other,
 }
 
+/// What runs on as long as there is a problem: with how much of what it was granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meanwhile {
+    /// With all of it.
+    RunsOn,
+    /// With what the document that is not taken grants as well.
+    Narrowed,
+    /// With nothing.
+    Rests,
+}
+
+impl fmt::Display for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RunsOn => "runs on",
+            Self::Narrowed => "runs on with what both documents grant",
+            Self::Rests => "reconciles nothing until then",
+        })
+    }
+}
+
 /// Why a plugin does not run as it should.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -120,17 +141,6 @@ impl Problem {
     /// Whether the plugin may not act at all: the cluster refuses the account itself.
     pub fn is_of_account(&self) -> bool {
         self.phase == Phase::Grant && self.reason == Reason::Forbidden
-    }
-
-    /// What the version before does as long as it lasts.
-    pub fn meanwhile(&self) -> &'static str {
-        if self.is_of_account() || self.reason == Reason::DocumentMissing {
-            "reconciles nothing until then"
-        } else if self.phase == Phase::Grant {
-            "runs on with what both documents grant"
-        } else {
-            "runs on"
-        }
     }
 
     /// Whether it is about what the plugin may do.

@@ -14,26 +14,29 @@ use crate::{
 impl Plugin {
     /// What a document takes away from what runs is gone at once, whatever comes of it otherwise, and so is all where there is none any more. What it grants in addition has to wait until it is in force.
     pub(super) fn withdraw(&mut self, entry: &Entry) {
+        let drains = matches!(entry, Entry::Gone) && matches!(self.farewell(), Step::Keep(_));
         let Some(running) = &mut self.running else { return };
         let before = &running.withdrawn;
         let withdrawn = match entry {
             Entry::Present { yaml, .. } => match operetta_api::parse(&self.name, yaml) {
-                Ok(document) => Withdrawn::by(&running.spec, &document.spec),
+                Ok(document) => Withdrawn {
+                    cluster_only: before.cluster_only,
+                    ..Withdrawn::by(&running.spec, &document.spec, &self.host.namespace)
+                },
                 // Nobody knows what it means to take away, or to give back.
                 Err(_) => return,
             },
             Entry::WithoutDocument(_) => Withdrawn { all: true, ..before.clone() },
-            Entry::Incomplete(_) => return,
-            // What goes looks after its objects to the end.
-            Entry::Gone => Withdrawn { all: false, ..before.clone() },
+            // What drains looks after its objects to the end.
+            Entry::Gone if drains => Withdrawn { all: false, ..before.clone() },
+            // What ends gets nothing back for that.
+            Entry::Incomplete(_) | Entry::Gone => return,
         };
         if withdrawn == *before {
             return;
         }
         let hid_something = *before != Withdrawn::default();
-        let Withdrawn { grants, scope, all } = withdrawn.clone();
-        running.shared.narrow(if all { Some(Arc::default()) } else { grants }, scope);
-        running.withdrawn = withdrawn;
+        running.narrow(withdrawn);
         if hid_something {
             self.vitals.forget_denials();
             running.controllers.values().for_each(Controller::look_at_all);
@@ -56,7 +59,10 @@ impl Plugin {
                 }
             }
             Step::Keep(mode) => {
-                // The cluster refuses what its account may not do any more; what it holds can go only if it may again.
+                // What it holds can go only if its account may act again, and until then the cluster refuses that. Nobody refuses what needs no account.
+                if let Some(running) = self.running.as_mut().filter(|r| r.closed() == Some(Closed::LostAccount)) {
+                    running.narrow(Withdrawn { cluster_only: true, ..running.withdrawn.clone() });
+                }
                 self.close(None);
                 self.set_mode(mode);
             }
@@ -66,6 +72,8 @@ impl Plugin {
             }
             Step::Suspend => {
                 let held = self.vitals.census().to_string();
+                // Who suspends a plugin wants it to stop, and a reconcile in flight may take an hour.
+                self.close(Some(Closed::Suspended));
                 self.stop().await;
                 if was_suspended.is_none() {
                     tracing::info!(plugin = %self.name, held, "plugin is suspended");
@@ -83,6 +91,8 @@ impl Plugin {
 
     /// The end, until something comes back under the name.
     pub(super) async fn remove(&mut self) {
+        // With its document all that it granted is gone, also for what is under way.
+        self.close(Some(Closed::Removed));
         self.stop().await;
         self.metrics.removed();
         self.broken = None;
@@ -191,7 +201,7 @@ impl Plugin {
     }
 
     /// Whether nothing is allowed any more, whatever is granted, and why.
-    fn close(&self, why: Option<Closed>) {
+    pub(super) fn close(&self, why: Option<Closed>) {
         if let Some(running) = &self.running
             && running.closed() != why
         {

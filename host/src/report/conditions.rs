@@ -92,7 +92,7 @@ fn told(problem: &Problem, seen: &Seen) -> String {
     match &seen.status.switched {
         None => format!("{message}; nothing runs"),
         Some(switched) => {
-            format!("{message}; {} {}", shown((&switched.version, &switched.digest)), problem.meanwhile())
+            format!("{message}; {} {}", shown((&switched.version, &switched.digest)), switched.meanwhile)
         }
     }
 }

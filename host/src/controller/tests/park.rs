@@ -103,6 +103,7 @@ async fn a_person_and_other_code_have_a_parked_controller_try_at_once() {
     scene.runs.act(|_, _| async { done() });
     scene.shared.exchange(version(&scene.world, scene.runs.code("2"), 16));
     controller.look_at_all();
+    assert_eq!(scene.shared.vitals.why_parked(), None, "what was before says nothing any more");
     assert!(scene.runs.count(3).await.iter().all(|run| run.version == "2"));
     assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
 }

@@ -132,6 +132,21 @@ async fn a_plugin_that_is_refused_to_go_works_on_until_nothing_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_plugin_that_was_deleted_ends_whatever_file_of_its_name_is_left() {
+    let why = "demo.wasm has no demo.yaml beside it".to_owned();
+    for left in [Entry::WithoutDocument(why.clone()), Entry::Incomplete(why.clone())] {
+        let stage = Stage::new();
+        let mut seat = stage.plug_object(of_object(file(&version("1")), &granted(), object(1, false)));
+        seat.runs("1").await;
+        seat.entries.send_replace(left);
+        let status = seat.problem("demo.wasm has no demo.yaml").await;
+        assert!(status.running.is_none() && status.switched.is_none(), "{status:?}");
+        stage.world.has_watches(0).await;
+        assert!(stage.memory.0.lock().unwrap().is_empty(), "it was removed");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_plugin_that_drains_looks_only_after_what_is_being_deleted() {
     let stage = Stage::new();
     stage.hold("stays", false);

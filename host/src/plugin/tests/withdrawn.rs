@@ -1,6 +1,10 @@
 //! Grants that are taken away from what runs.
 
-use operetta_core::resource::ObjectKey;
+use operetta_core::{
+    grant::{Access, Verb},
+    port::GrpcCall,
+    resource::{ObjectKey, Resource},
+};
 
 use super::*;
 
@@ -70,7 +74,8 @@ async fn a_grant_is_gone_even_where_the_document_that_takes_it_away_is_not_taken
         (owner("1"), &pinned, "the document pins"),
     ] {
         seat.put(&wasm, spec);
-        seat.problem(problem).await;
+        let status = seat.problem(problem).await;
+        assert_eq!(status.switched.unwrap().meanwhile, Meanwhile::Narrowed, "{problem}");
         assert!(denied().await);
         seat.put(&owner("1"), &granted());
         eventually("the good document holds", || seat.status.borrow().problem.is_none()).await;
@@ -94,6 +99,29 @@ fn looks(stage: &Stage) -> Answers {
         }
     });
     answers
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_is_gone_even_where_the_component_beside_the_document_is_missing() {
+    let stage = Stage::new();
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    let answers = looks(&stage);
+    let Entry::Present { yaml, .. } = entry("demo", &version("1"), &only_things(&["list", "watch"])) else { panic!() };
+    let wasm = Wasm::Missing("demo.yaml has no demo.wasm beside it".into());
+    seat.entries.send_replace(Entry::Present { wasm: wasm.clone(), yaml: yaml.clone(), object: None });
+    assert!(seat.problem("demo.yaml has no demo.wasm").await.running.is_some());
+    stage.world.apply(&things(), "a");
+    eventually("it is denied", || matches!(answers.lock().unwrap().last(), Some(Err(ApiError::Denied(_))))).await;
+
+    // Where nothing runs by such a file, what ran once does not come back for it.
+    let next = Stage::new();
+    next.memory.0.lock().unwrap().insert("demo".into(), version("1"));
+    let mut seat = next.plug("demo", &broken(), &granted_and(&json!({"suspend": true})));
+    seat.problem("suspended").await;
+    seat.entries.send_replace(Entry::Present { wasm, yaml, object: None });
+    assert_eq!(seat.problem("demo.yaml has no demo.wasm").await.running, None);
+    assert_eq!(next.components.loads(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,7 +211,7 @@ async fn without_a_document_nothing_is_granted_until_there_is_one_again() {
     let lonely = || Entry::WithoutDocument("demo.wasm has no demo.yaml beside it".into());
     seat.entries.send_replace(lonely());
     let status = seat.problem("fetch: demo.wasm has no demo.yaml").await;
-    assert_eq!(status.problem.unwrap().meanwhile(), "reconciles nothing until then");
+    assert_eq!(status.switched.unwrap().meanwhile, Meanwhile::Rests);
     gate.send_replace(true);
     stage.runs.count(1).await;
     assert_eq!(*answers.lock().unwrap(), [false]);
@@ -195,7 +223,8 @@ async fn without_a_document_nothing_is_granted_until_there_is_one_again() {
         object: None,
     };
     seat.entries.send_replace(unreadable);
-    seat.problem("not a Plugin document").await;
+    let status = seat.problem("not a Plugin document").await;
+    assert_eq!(status.switched.unwrap().meanwhile.to_string(), "reconciles nothing until then");
     stage.world.apply(&things(), "a");
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(stage.runs.all().len(), 1);
@@ -251,6 +280,139 @@ async fn whoever_loses_its_account_does_nothing_more_not_even_where_it_has_begun
     stage.runs.count(2).await;
     let got = answers.lock().unwrap().pop();
     assert!(matches!(got, Some(Ok(_))), "{got:?}");
+}
+
+/// What a document with these grants takes away from what runs by one with those.
+fn taken(runs: Value, now: Value) -> Arc<Grants> {
+    let spec = |grants: Value| serde_json::from_value::<PluginSpec>(json!({"grants": grants})).unwrap();
+    let host = "operetta-system".parse().unwrap();
+    Withdrawn::by(&spec(runs), &spec(now), &host).grants.unwrap()
+}
+
+#[test]
+fn a_name_that_leads_elsewhere_now_is_withdrawn() {
+    let channel = |name: &str, endpoint: &str| json!({"name": name, "endpoint": endpoint});
+    let database = |name: &str, user: &str| json!({"name": name, "host": "db", "dbname": "d", "user": user});
+    let runs = json!({
+        "channels": [channel("stays", "http://a:1"), channel("moved", "http://a:1")],
+        "databases": [database("stays", "reader"), database("moved", "writer")],
+    });
+    let mut now = json!({
+        "channels": [channel("moved", "http://b:1"), channel("stays", "http://a:1"), channel("new", "http://a:1")],
+        "databases": [database("moved", "reader"), database("stays", "reader")],
+    });
+    let left = taken(runs.clone(), now.clone());
+    assert!(left.check_channel("stays").is_ok() && left.check_database("stays").is_ok());
+    assert!(left.check_channel("moved").is_err() && left.check_database("moved").is_err());
+    // Another credential is another one, too.
+    now["channels"][1]["tokenFrom"] = json!({"secretKeyRef": {"name": "other", "key": "token"}});
+    assert!(taken(runs, now).check_channel("stays").is_err());
+}
+
+#[test]
+fn a_rule_for_all_namespaces_leaves_nothing_of_the_hosts_own_to_what_a_rule_gave_that_named_it() {
+    let rules = |namespaces: &[&str]| json!({"rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"], "namespaces": namespaces}]});
+    let left = taken(rules(&["operetta-system", "n"]), rules(&[]));
+    let resource = Resource::parse("", "v1", "configmaps").unwrap();
+    let may = |namespace: &str| {
+        let namespace = Namespace::parse(namespace).unwrap();
+        let access =
+            Access { verb: Verb::Get, resource: &resource, subresource: None, namespace: Some(&namespace), name: None };
+        left.allow(&access)
+    };
+    assert!(may("n") && !may("operetta-system"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_drains_as_an_account_that_was_refused_gets_back_only_what_the_cluster_refuses() {
+    const FINALIZER: &str = "x.example.com/f";
+    let stage = Stage::new();
+    let holding = component("1", |manifest| manifest["controllers"][0]["finalizers"] = json!([FINALIZER]));
+    let mut spec = granted();
+    spec["grants"]["channels"] = json!([{"name": "shop", "endpoint": "http://127.0.0.1:1"}]);
+    let deleting = json!({"finalizers": [FINALIZER], "deletionTimestamp": "2024-01-01T00:00:00Z"});
+    stage.world.apply_with(&things(), "n", "a", deleting);
+    let mut seat = stage.plug("demo", &holding, &spec);
+    seat.runs("1").await;
+    stage.runs.count(1).await;
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let tell = answers.clone();
+    stage.runs.act(move |_, effects| {
+        let tell = tell.clone();
+        async move {
+            let got = effects.get(&things(), &key("a"), false).await.is_ok();
+            let call = GrpcCall { path: "/a.B/C".into(), metadata: vec![], deadline: None };
+            let denied = effects.unary("shop", call, vec![]).await.is_err_and(|status| status.code == 7);
+            tell.lock().unwrap().push((got, denied));
+            Ok(Outcome::AwaitChange)
+        }
+    });
+    stage.world.banish(true);
+    let status = seat.problem("the account names another plugin").await;
+    assert_eq!((status.leaving, answers.lock().unwrap().len()), (None, 0));
+    seat.entries.send_replace(Entry::Gone);
+    seat.until("it drains", |status| status.leaving.is_some()).await;
+    eventually("it is tried", || !answers.lock().unwrap().is_empty()).await;
+    assert_eq!(answers.lock().unwrap()[0], (true, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_removed_or_suspended_does_nothing_more_not_even_where_it_has_begun() {
+    let suspended = granted_and(&json!({"suspend": true}));
+    for (end, why) in
+        [(Entry::Gone, "the plugin is removed"), (entry("demo", &version("1"), &suspended), "the plugin is suspended")]
+    {
+        let stage = Stage::new();
+        let gate = Arc::new(watch::Sender::new(false));
+        let (opened, answers) = (gate.clone(), Arc::new(Mutex::new(Vec::new())));
+        let tell = answers.clone();
+        stage.runs.act(move |_, effects| {
+            let (mut open, tell) = (opened.subscribe(), tell.clone());
+            async move {
+                open.wait_for(|open| *open).await.unwrap();
+                let got = effects.get(&things(), &key("a"), false).await;
+                tell.lock().unwrap().push(got);
+                Ok(Outcome::AwaitChange)
+            }
+        });
+        stage.world.apply(&things(), "a");
+        let mut seat = stage.plug("demo", &version("1"), &granted());
+        seat.runs("1").await;
+        stage.runs.under_way(1).await;
+        seat.entries.send_replace(end);
+        // It takes no more keys, and waits for those that it has.
+        stage.world.has_watches(0).await;
+        gate.send_replace(true);
+        seat.until("the end", |status| status.running.is_none()).await;
+        let got = answers.lock().unwrap().pop();
+        assert!(matches!(&got, Some(Err(ApiError::Denied(said))) if said.contains(why)), "{got:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stops_lets_what_is_under_way_end_with_all_that_it_was_granted() {
+    let stage = Stage::new();
+    let gate = Arc::new(watch::Sender::new(false));
+    let (opened, answers) = (gate.clone(), Arc::new(Mutex::new(Vec::new())));
+    let tell = answers.clone();
+    stage.runs.act(move |_, effects| {
+        let (mut open, tell) = (opened.subscribe(), tell.clone());
+        async move {
+            open.wait_for(|open| *open).await.unwrap();
+            let got = effects.get(&things(), &key("a"), false).await;
+            tell.lock().unwrap().push(got.is_ok());
+            Ok(Outcome::AwaitChange)
+        }
+    });
+    stage.world.apply(&things(), "a");
+    let mut seat = stage.plug("demo", &version("1"), &granted());
+    seat.runs("1").await;
+    stage.runs.under_way(1).await;
+    stage.stop.cancel();
+    stage.world.has_watches(0).await;
+    gate.send_replace(true);
+    timeout(SOON, seat.task).await.unwrap().unwrap();
+    assert_eq!(*answers.lock().unwrap(), [true]);
 }
 
 #[tokio::test(start_paused = true)]
