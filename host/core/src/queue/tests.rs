@@ -274,10 +274,10 @@ async fn a_key_that_is_held_waits_whatever_happens_and_loses_nothing() {
     live(&queue, 1);
     drain(&queue);
     assert_eq!(queue.hold(&1, Next::Await, 100 * MS), Some(100 * MS));
-    // What would wait longer waits longer.
+    // However long it would wait: until then no event counts.
     live(&queue, 2);
     assert_eq!(drain(&queue), [2]);
-    assert_eq!(queue.hold(&2, Next::After(700 * MS), 100 * MS), Some(700 * MS));
+    assert_eq!(queue.hold(&2, Next::After(700 * MS), 100 * MS), Some(100 * MS));
     queue.add(2, Priority::Asked, Cause::Changed);
     assert_eq!(drain(&queue), [2]);
     queue.add(2, Priority::Asked, Cause::Changed);
