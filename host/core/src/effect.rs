@@ -126,7 +126,7 @@ impl<'a> Sent<'a> {
     }
 
     fn ended<T>(&mut self, answer: Result<T, ApiError>) -> Result<T, ApiError> {
-        self.answered = !answer.as_ref().is_err_and(is_lost);
+        self.answered = !answer.as_ref().is_err_and(ApiError::may_have_happened);
         answer
     }
 }
@@ -142,11 +142,6 @@ impl Drop for Sent<'_> {
             self.effects.step(self.resource, key, Deed::Unanswered);
         }
     }
-}
-
-/// Whether nobody knows what a write did that ended so.
-fn is_lost(error: &ApiError) -> bool {
-    matches!(error, ApiError::Unavailable(_) | ApiError::Timeout(_) | ApiError::TooLarge(_))
 }
 
 /// A call to the world under way, for as long as it is held.
@@ -601,7 +596,7 @@ impl Effects {
         let written = match sent.ended(write.await) {
             Ok(written) => written,
             Err(error) => {
-                if !is_lost(&error) {
+                if !error.may_have_happened() {
                     free(made);
                 }
                 return Err(error);
