@@ -21,6 +21,7 @@ use operetta_core::name::Digest;
 use tempfile::NamedTempFile;
 use wasmtime::{Engine, component::Component};
 
+pub use self::mark::forget_marks;
 pub(crate) use self::mark::{Dead, Mark};
 
 /// Bytes of key and MAC.

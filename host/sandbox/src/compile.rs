@@ -93,7 +93,7 @@ pub enum CompileError {
     /// The host died while it was compiled, more than once.
     #[error(
         "the host died {deaths} times while it compiled this component, which is left alone for a day: had the host too little memory? \
-         Build the component smaller, or give the host more memory; then, or to try again, delete {mark:?} and start the host again (in a pod whose state is an emptyDir: delete the pod)"
+         Build the component smaller, or give the host more memory; then, or to try again, delete {mark:?} (in a pod whose state is an emptyDir: delete the pod), which the host finds out within a minute"
     )]
     Deadly {
         /// How often.
