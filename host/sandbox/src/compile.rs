@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use operetta_core::memory::{COMPILER, usable};
+use operetta_core::memory::{COMPILER, share};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -45,7 +45,7 @@ impl Default for CompileLimits {
         Self {
             // An operator of 1.3 MB takes 300 MB and 2.3 s; the largest that make sense (a scripting language's interpreter) some ten times as much.
             memory: ADDRESSES,
-            data: share_of(usable(|path| fs::read_to_string(path).ok())),
+            data: u64::try_from(share(COMPILER, LEAST)).unwrap_or(ADDRESSES).min(ADDRESSES),
             cpu: Duration::from_mins(1),
             wall: Duration::from_mins(2),
             component: 64 << 20,
@@ -56,16 +56,10 @@ impl Default for CompileLimits {
 /// Bytes of address space, unless told otherwise.
 const ADDRESSES: u64 = 4 << 30;
 /// What an ordinary operator needs, whatever the machine has.
-const LEAST: u64 = 384 << 20;
+const LEAST: usize = 384 << 20;
 
 /// Bytes of it for one of its threads.
 const EACH_THREAD: u64 = 64 << 20;
-
-/// What a compiler may write to where the host may use so much memory.
-fn share_of(usable: Option<usize>) -> u64 {
-    let share = usable.and_then(|memory| u64::try_from(COMPILER.of(memory)).ok());
-    share.unwrap_or(ADDRESSES).clamp(LEAST, ADDRESSES)
-}
 
 /// Threads that compile at a time: each takes a stack, and memory for the function that it is at, whatever the cores are.
 fn threads(cores: usize, data: u64) -> usize {
@@ -246,25 +240,22 @@ mod tests {
 
     #[test]
     fn a_compiler_has_no_more_threads_than_its_memory_bears() {
-        for (cores, data, expected) in
-            [(2, LEAST, 2), (64, LEAST, 6), (64, 512 << 20, 8), (4, ADDRESSES, 4), (128, ADDRESSES, 64), (8, 1, 1)]
-        {
+        for (cores, data, expected) in [
+            (2, 384 << 20, 2),
+            (64, 384 << 20, 6),
+            (64, 512 << 20, 8),
+            (4, ADDRESSES, 4),
+            (128, ADDRESSES, 64),
+            (8, 1, 1),
+        ] {
             assert_eq!(threads(cores, data), expected, "{cores} {data}");
         }
     }
 
     #[test]
     fn a_compiler_has_a_quarter_of_the_memory_and_enough_for_an_ordinary_component() {
-        for (usable, share) in [
-            (Some(2 << 30), 512 << 20),
-            (Some(1 << 30), LEAST),
-            (Some(8 << 30), 2 << 30),
-            (Some(1 << 40), ADDRESSES),
-            (None, ADDRESSES),
-        ] {
-            assert_eq!(share_of(usable), share, "{usable:?}");
-        }
         let limits = CompileLimits::default();
-        assert!((LEAST..=limits.memory).contains(&limits.data), "{limits:?}");
+        let part = u64::try_from(share(COMPILER, LEAST)).unwrap();
+        assert_eq!(limits.data, part.min(limits.memory), "{limits:?}");
     }
 }
