@@ -377,7 +377,7 @@ impl Effects {
         let effect = async {
             self.call(event.message.len())?;
             self.tally.beside(event.reason.len() + event.action.len())?;
-            self.policy.now().grants.check_events().map_err(|denial| self.deny(&denial))?;
+            self.policy.now().grants.check_events().map_err(|denial| self.deny(denial))?;
             // Regarding an object that it could not read, an event would be a way to write about strangers' objects.
             self.allow(&of(Verb::Get, &event.resource, None, &event.key))?;
             self.tally.event().map_err(|rate| self.slow_down(rate))?;
@@ -444,7 +444,7 @@ impl Effects {
     }
 
     fn allow(&self, access: &Access<'_>) -> Result<(), ApiError> {
-        self.may(access).map_err(|denial| self.deny(&denial))
+        self.may(access).map_err(|denial| self.deny(denial))
     }
 
     /// The same, and nobody is told.
@@ -459,7 +459,7 @@ impl Effects {
         let Err(denial) = self.may(&of(Verb::Create, resource, None, key)) else { return Ok(None) };
         match self.ports.kubernetes.get(&self.caller, resource, key, true).await {
             Ok(object) => Ok(Some(object)),
-            Err(ApiError::NotFound(_) | ApiError::Forbidden(_)) => Err(self.deny(&denial)),
+            Err(ApiError::NotFound(_) | ApiError::Forbidden(_)) => Err(self.deny(denial)),
             Err(error) => Err(error),
         }
     }
@@ -496,7 +496,7 @@ impl Effects {
                 access.words()
             )));
         }
-        claims.check(access).map_err(|denial| self.deny(&denial))
+        claims.check(access).map_err(|denial| self.deny(denial))
     }
 
     /// What a write claims. Of what is made, or may be deleted anyhow, owners are no matter.
@@ -507,7 +507,7 @@ impl Effects {
     ) -> Result<Claims<'a>, ApiError> {
         let policy = self.policy.now();
         let mut claims = of(&policy.bounds).map_err(|outside| match outside {
-            Outside::Denied(denial) => self.deny(&denial),
+            Outside::Denied(denial) => self.deny(denial),
             Outside::Unclear(why) => {
                 ApiError::Invalid(format!("{}: the text is not understood: {why}", access.words()))
             }
@@ -537,8 +537,8 @@ impl Effects {
         }
     }
 
-    fn deny(&self, denial: &Denial) -> ApiError {
-        let denial = self.policy.told(denial.clone());
+    fn deny(&self, denial: Denial) -> ApiError {
+        let denial = self.policy.told(denial);
         (self.ports.denials)(&denial);
         ApiError::Denied(denial.to_string())
     }
