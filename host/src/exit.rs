@@ -124,7 +124,7 @@ fn known(error: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     }
     if let Some(error) = error.downcast_ref::<ApiError>() {
         return Some(match error {
-            ApiError::Unavailable(_) | ApiError::Timeout(_) => Exit::Unreachable,
+            ApiError::Unavailable(_) | ApiError::Unreachable(_) | ApiError::Timeout(_) => Exit::Unreachable,
             _ => Exit::Refused,
         });
     }

@@ -145,7 +145,7 @@ fn problem(error: &LoadError) -> Problem {
     // The phase stands beside the message already.
     let message = error.to_string();
     let message = message.strip_prefix(&format!("{phase}: ")).unwrap_or(&message).to_owned();
-    if error.is_the_hosts() { Problem::passing(phase, &message) } else { Problem::lasting(phase, &message) }
+    if error.may_pass() { Problem::passing(phase, &message) } else { Problem::lasting(phase, &message) }
 }
 
 /// Keeps the last component of each plugin that ran as `NAME.wasm` in a folder of its own.

@@ -17,7 +17,7 @@ use operetta_core::{
     port::{ApiError, Caller, Kubernetes},
     share::Places,
 };
-use operetta_sandbox::{GuestBudget, Usage};
+use operetta_sandbox::{GuestBudget, Usage, forget_marks};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -112,8 +112,12 @@ pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
         () = work => tracing::info!("stopped"),
         () = patience => tracing::warn!("stopped before all reconciles had ended; they are safe to run again"),
         // Another host may begin at any moment: nothing is waited for.
-        lost = leadership.lost() => return Err(lost.into()),
+        lost = leadership.lost() => {
+            forget_marks();
+            return Err(lost.into());
+        }
     }
+    forget_marks();
     leadership.give_back().await;
     Ok(())
 }
@@ -148,6 +152,8 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
                 _ = interrupt.recv() => {}
             }
             if tell.is_cancelled() {
+                // Whatever is being compiled, the host does not die of it.
+                forget_marks();
                 std::process::exit(130);
             }
             tell.cancel();

@@ -2,6 +2,7 @@
 
 mod cache;
 mod guests;
+mod held;
 mod http;
 mod log;
 mod metrics;

@@ -124,11 +124,12 @@ impl Fault {
                 }
             }
             Self::Timeout => ApiError::Timeout(format!("{what}: {self}")),
-            Self::TooLarge => ApiError::TooLarge(format!("{what}: {self}")),
-            Self::NoClient(error) => error,
+            Self::TooLarge => ApiError::AnswerTooLarge(format!("{what}: {self}")),
+            Self::NoClient(error) => error.before_sending(),
             Self::Busy(wait) => ApiError::TooManyRequests(wait.after),
             Self::Unsendable(_) => ApiError::Invalid(format!("{what}: {self}")),
-            Self::Lost(_) | Self::Unreachable(_) | Self::Garbled(_) => ApiError::Unavailable(format!("{what}: {self}")),
+            Self::Unreachable(_) => ApiError::Unreachable(format!("{what}: {self}")),
+            Self::Lost(_) | Self::Garbled(_) => ApiError::Unavailable(format!("{what}: {self}")),
         }
     }
 }

@@ -180,10 +180,11 @@ impl Bounds {
         Self(Some(Plugin { account, role, scope, within: None, finalizers }))
     }
 
-    /// Within these namespaces as well, though the ports reach further. Answers whether that is new.
-    pub fn narrow(&mut self, within: Option<Scope>) -> bool {
-        let Some(plugin) = &mut self.0 else { return false };
-        std::mem::replace(&mut plugin.within, within) != plugin.within
+    /// Within these namespaces as well, though the ports reach further.
+    pub fn narrow(&mut self, within: Option<Scope>) {
+        if let Some(plugin) = &mut self.0 {
+            plugin.within = within;
+        }
     }
 
     /// What lies within both, for ports that reach as far as this one; nothing where the two are of different accounts.

@@ -139,7 +139,7 @@ impl<'a> Sent<'a> {
     }
 
     fn ended<T>(&mut self, answer: Result<T, ApiError>) -> Result<T, ApiError> {
-        self.answered = !answer.as_ref().is_err_and(is_lost);
+        self.answered = !answer.as_ref().is_err_and(ApiError::may_have_happened);
         answer
     }
 }
@@ -155,11 +155,6 @@ impl Drop for Sent<'_> {
             self.effects.step(self.resource, key, Deed::Unanswered);
         }
     }
-}
-
-/// Whether nobody knows what a write did that ended so.
-fn is_lost(error: &ApiError) -> bool {
-    matches!(error, ApiError::Unavailable(_) | ApiError::Timeout(_) | ApiError::TooLarge(_))
 }
 
 /// A call to the world under way, for as long as it is held.
@@ -395,7 +390,7 @@ impl Effects {
         let effect = async {
             self.call(event.message.len())?;
             self.tally.beside(event.reason.len() + event.action.len())?;
-            self.policy.now().grants.check_events().map_err(|denial| self.deny(&denial))?;
+            self.policy.now().grants.check_events().map_err(|denial| self.deny(denial))?;
             // Regarding an object that it could not read, an event would be a way to write about strangers' objects.
             self.allow(&of(Verb::Get, &event.resource, None, &event.key))?;
             self.tally.event().map_err(|rate| self.slow_down(rate))?;
@@ -462,7 +457,7 @@ impl Effects {
     }
 
     fn allow(&self, access: &Access<'_>) -> Result<(), ApiError> {
-        self.may(access).map_err(|denial| self.deny(&denial))
+        self.may(access).map_err(|denial| self.deny(denial))
     }
 
     /// The same, and nobody is told.
@@ -477,7 +472,7 @@ impl Effects {
         let Err(denial) = self.may(&of(Verb::Create, resource, None, key)) else { return Ok(None) };
         match self.ports.kubernetes.get(&self.caller, resource, key, true).await {
             Ok(object) => Ok(Some(object)),
-            Err(ApiError::NotFound(_) | ApiError::Forbidden(_)) => Err(self.deny(&denial)),
+            Err(ApiError::NotFound(_) | ApiError::Forbidden(_)) => Err(self.deny(denial)),
             Err(error) => Err(error),
         }
     }
@@ -515,7 +510,7 @@ impl Effects {
                 access.words()
             )));
         }
-        claims.check(access).map_err(|denial| self.deny(&denial))?;
+        claims.check(access).map_err(|denial| self.deny(denial))?;
         Ok(matches!(there, There::Object(_)))
     }
 
@@ -527,7 +522,7 @@ impl Effects {
     ) -> Result<Claims<'a>, ApiError> {
         let policy = self.policy.now();
         let mut claims = of(&policy.bounds).map_err(|outside| match outside {
-            Outside::Denied(denial) => self.deny(&denial),
+            Outside::Denied(denial) => self.deny(denial),
             Outside::Unclear(why) => {
                 ApiError::Invalid(format!("{}: the text is not understood: {why}", access.words()))
             }
@@ -556,8 +551,8 @@ impl Effects {
         }
     }
 
-    fn deny(&self, denial: &Denial) -> ApiError {
-        let denial = self.policy.told(denial.clone());
+    fn deny(&self, denial: Denial) -> ApiError {
+        let denial = self.policy.told(denial);
         (self.ports.denials)(&denial);
         ApiError::Denied(denial.to_string())
     }
@@ -616,7 +611,7 @@ impl Effects {
         let written = match sent.ended(write.await) {
             Ok(written) => written,
             Err(error) => {
-                if !is_lost(&error) {
+                if !error.may_have_happened() {
                     free(made);
                 }
                 return Err(error);

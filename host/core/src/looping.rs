@@ -279,8 +279,13 @@ fn changes(steps: &[&Step]) -> Vec<Vec<Change>> {
     let mut read = 0_usize;
     let of = |step: &&Step| match &step.deed {
         Deed::Changed { before: Some(before), now } => {
-            read = read.saturating_add(before.json.len() + now.json.len());
-            if read <= MOST_READ { differences(&before.value(), &now.value()) } else { Vec::new() }
+            // What is too large is left out, and hides nothing that comes after it.
+            let more = read.saturating_add(before.json.len() + now.json.len());
+            if more > MOST_READ {
+                return Vec::new();
+            }
+            read = more;
+            differences(&before.value(), &now.value())
         }
         Deed::Changed { before: None, .. } | Deed::Made | Deed::Removed | Deed::Unanswered => Vec::new(),
     };

@@ -10,7 +10,7 @@
 //! The parts are less than the whole together, so that plugins, however many, leave enough for the host itself. Of a small container they are no less than what ordinary plugins need, which
 //! may be more than there is: give a host 2 GiB.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs};
 
 /// A part of the memory, in eighths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,15 @@ pub fn usable(read: impl Fn(&str) -> Option<String>) -> Option<usize> {
     let groups = groups.lines().flat_map(limit_files).filter_map(|file| read(&file)?.trim().parse().ok()).min();
     let machine = read("/proc/meminfo").and_then(|text| total_of(&text));
     groups.into_iter().chain(machine).min()
+}
+
+/// So much of the memory of this process, or as much as is needed at `least`, where that is more or nothing is known.
+pub fn share(part: Eighths, least: usize) -> usize {
+    share_of(usable(|path| fs::read_to_string(path).ok()), part, least)
+}
+
+fn share_of(memory: Option<usize>, part: Eighths, least: usize) -> usize {
+    memory.map_or(least, |memory| part.of(memory)).max(least)
 }
 
 /// The files that limit the group of a line of `/proc/self/cgroup` (`0::/system.slice/operetta.service`) and the groups around it, each of which counts. In a container most of them are not
@@ -142,6 +151,15 @@ mod tests {
         let parts: usize = [CACHES, GUESTS, COMPILER].map(|part| part.of(memory)).iter().sum();
         assert_eq!(memory - parts, 256 << 20);
         assert_eq!((CACHES.of(memory), GUESTS.of(memory)), (512 << 20, 768 << 20));
+    }
+
+    #[test]
+    fn a_part_is_no_less_than_what_is_needed() {
+        for (memory, part) in [(Some(2 << 30), 512 << 20), (Some(1 << 30), 384 << 20), (None, 384 << 20)] {
+            assert_eq!(share_of(memory, COMPILER, 384 << 20), part, "{memory:?}");
+        }
+        let memory = usable(|path| fs::read_to_string(path).ok()).unwrap();
+        assert_eq!((share(CACHES, 1), share(GUESTS, memory)), (CACHES.of(memory), memory));
     }
 
     #[test]

@@ -29,8 +29,8 @@ const RECENT: usize = 20;
 const ACCIDENTS: u32 = 3;
 /// Tries, one at a time, before the controller counts as parked. With [`PAUSES`] that is after some eight seconds of nothing but traps.
 const TRIES: u32 = 5;
-/// Between two tries. The first is as long as a key waits after four failures; the longest is what people wait before they look why nothing happens, and costs a plugin that hangs
-/// until its deadline a tenth of one place.
+/// Between two tries. The first is as long as a key waits after four failures; the longest is what people wait before they look why nothing happens, and has a plugin that computes
+/// until its deadline take a tenth of one place. One that hangs in a call is another matter: that is the world's doing as likely as its own, so that it is never parked.
 const PAUSES: Backoff = Backoff { first: Duration::from_millis(500), longest: Duration::from_mins(5), jitter: 0.1 };
 
 /// How a reconcile ended.

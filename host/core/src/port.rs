@@ -61,18 +61,38 @@ pub enum ApiError {
     /// 429, or a rate that the host holds the plugin to; after this time there is room again.
     #[error("too many requests")]
     TooManyRequests(Option<Duration>),
-    /// The API server is unreachable or failed; a write may have happened.
+    /// The API server failed; a write may have happened.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// The API server was not even reached, so that no write happened; `unavailable` in the contract.
+    #[error("unavailable: {0}")]
+    Unreachable(String),
     /// No answer in time; a write may have happened.
     #[error("timeout: {0}")]
     Timeout(String),
-    /// A limit was exceeded.
+    /// A limit was exceeded, and so no write happened.
     #[error("too large: {0}")]
     TooLarge(String),
+    /// The answer exceeds a limit; a write may have happened. `too-large` in the contract.
+    #[error("too large: {0}")]
+    AnswerTooLarge(String),
 }
 
 impl ApiError {
+    /// Whether nobody knows what a write did that ended so.
+    pub fn may_have_happened(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Timeout(_) | Self::AnswerTooLarge(_))
+    }
+
+    /// The same of what was asked before anything was sent.
+    pub fn before_sending(self) -> Self {
+        match self {
+            Self::Unavailable(why) | Self::Timeout(why) => Self::Unreachable(why),
+            Self::AnswerTooLarge(why) => Self::TooLarge(why),
+            other => other,
+        }
+    }
+
     /// The same case in other words.
     pub fn reworded(self, words: String) -> Self {
         match self {
@@ -85,8 +105,10 @@ impl ApiError {
             Self::Gone(_) => Self::Gone(words),
             Self::TooManyRequests(after) => Self::TooManyRequests(after),
             Self::Unavailable(_) => Self::Unavailable(words),
+            Self::Unreachable(_) => Self::Unreachable(words),
             Self::Timeout(_) => Self::Timeout(words),
             Self::TooLarge(_) => Self::TooLarge(words),
+            Self::AnswerTooLarge(_) => Self::AnswerTooLarge(words),
         }
     }
 }

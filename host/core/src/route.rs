@@ -1,6 +1,7 @@
 //! Which keys an event wakes. Routes are declared in the manifest, so routing an event costs no guest call.
 //!
-//! It is the host's own time and memory that is spent here, and no plugin's budget: so an object is parsed once at most for each event, and what is kept of it is bounded.
+//! It is the host's own time and memory that is spent here, and no plugin's budget: so an object is parsed once at most for each event, and no more of it than is asked for, and what is kept
+//! of it is bounded.
 
 use std::{
     cell::OnceCell,
@@ -8,6 +9,7 @@ use std::{
     fmt, slice,
 };
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
@@ -70,7 +72,7 @@ impl fmt::Display for Cut {
     }
 }
 
-/// A change of one object, of which each state is parsed when a mapping first asks for it, and once however many ask.
+/// A change of one object, of which each state is parsed when a mapping first asks for it, and once however many ask for the same: for its labels and annotations, or for all of it.
 #[derive(Debug)]
 pub struct Reading<'a> {
     key: &'a ObjectKey,
@@ -82,11 +84,34 @@ pub struct Reading<'a> {
 struct State<'a> {
     object: Option<&'a Cached>,
     value: OnceCell<Value>,
+    maps: OnceCell<Maps>,
+}
+
+/// Of an object, what mappings by a label or an annotation ask for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Marked {
+    metadata: Maps,
+}
+
+/// Whatever they hold: a value that is no text is nobody's name.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Maps {
+    labels: Value,
+    annotations: Value,
+}
+
+/// In which of the two a mapping finds its name.
+#[derive(Debug, Clone, Copy)]
+enum Map {
+    Labels,
+    Annotations,
 }
 
 impl<'a> State<'a> {
     fn of(object: Option<&'a Cached>) -> Self {
-        Self { object, value: OnceCell::new() }
+        Self { object, value: OnceCell::new(), maps: OnceCell::new() }
     }
 
     fn value(&self) -> Option<&Value> {
@@ -94,8 +119,20 @@ impl<'a> State<'a> {
         Some(self.value.get_or_init(|| object.value()))
     }
 
+    /// Parses nothing but the two maps, since of the whole a tree takes some sixteen times its text.
+    fn map(&self, map: Map) -> Option<&Value> {
+        let object = self.object?;
+        let read = || serde_json::from_str(&object.json).map(|Marked { metadata }| metadata).unwrap_or_default();
+        let maps = self.maps.get_or_init(read);
+        Some(match map {
+            Map::Labels => &maps.labels,
+            Map::Annotations => &maps.annotations,
+        })
+    }
+
     fn parsed(&self) -> usize {
-        self.object.filter(|_| self.value.get().is_some()).map_or(0, |object| object.json.len())
+        let times = usize::from(self.value.get().is_some()) + usize::from(self.maps.get().is_some());
+        self.object.map_or(0, |object| object.json.len().saturating_mul(times))
     }
 }
 
@@ -163,8 +200,8 @@ impl Router {
                 .filter_map(|owner| ObjectName::parse(&owner.name).ok())
                 .map(|name| ObjectKey { namespace: key.namespace.clone().filter(|_| primary.namespaced), name })
                 .collect(),
-            Source::Watched(Mapping::Label(label)) => named_by(change, "labels", label),
-            Source::Watched(Mapping::Annotation(annotation)) => named_by(change, "annotations", annotation),
+            Source::Watched(Mapping::Label(label)) => named_by(change, Map::Labels, label),
+            Source::Watched(Mapping::Annotation(annotation)) => named_by(change, Map::Annotations, annotation),
             Source::Watched(Mapping::Reference(path)) => self.references.referrers(path, key),
         }
     }
@@ -188,12 +225,12 @@ impl Router {
 }
 
 /// The primaries that the label or annotation of either state names.
-fn named_by(change: &Reading<'_>, map: &str, name: &str) -> BTreeSet<ObjectKey> {
-    let named = |object: &Value| {
-        let name = object.get("metadata")?.get(map)?.get(name)?.as_str()?;
+fn named_by(change: &Reading<'_>, map: Map, name: &str) -> BTreeSet<ObjectKey> {
+    let named = |state: &State<'_>| {
+        let name = state.map(map)?.get(name)?.as_str()?;
         Some(ObjectKey { namespace: change.key.namespace.clone(), name: ObjectName::parse(name).ok()? })
     };
-    [&change.old, &change.new].into_iter().filter_map(State::value).filter_map(named).collect()
+    [&change.old, &change.new].into_iter().filter_map(named).collect()
 }
 
 /// From the names that fields of primaries hold to those primaries.
@@ -481,9 +518,34 @@ mod tests {
         }
         assert_eq!(router.route(&label("k"), &reading, Some(&info)).len(), 2);
         assert_eq!(reading.parsed(), whole);
-        let first: *const Value = reading.new.value().unwrap();
+        let first: *const Value = reading.new.map(Map::Labels).unwrap();
         assert_eq!(router.route(&label("l"), &reading, Some(&info)).len(), 2);
-        assert!(std::ptr::eq(first, reading.new.value().unwrap()));
+        assert!(std::ptr::eq(first, reading.new.map(Map::Labels).unwrap()));
+        assert!(reading.new.value.get().is_none(), "nobody asked for all of it");
+        let mut router = refers(&["spec.a"]);
+        router.route(&Source::Primary, &reading, Some(&info));
+        assert!(reading.old.value.get().is_none());
+        assert_eq!(reading.parsed(), whole + change.2.as_ref().unwrap().json.len());
+    }
+
+    #[test]
+    fn what_is_no_label_names_nobody_and_hides_no_other() {
+        let mut router = Router::new(&controller(json!({})));
+        let (label, note) =
+            (Source::Watched(Mapping::Label("k".into())), Source::Watched(Mapping::Annotation("k".into())));
+        for (metadata, labelled, annotated) in [
+            (json!({"labels": {"k": "a", "l": 1, "m": {}}, "annotations": {"k": "b"}}), 1, 1),
+            (json!({"labels": {"k": 1}, "annotations": {"k": "b", "l": null}}), 0, 1),
+            (json!({"labels": null, "annotations": {"k": "b"}}), 0, 1),
+            (json!({"labels": "k", "annotations": []}), 0, 0),
+            (json!({"annotations": {"l": "b"}}), 0, 0),
+        ] {
+            let mut whole = json!({"metadata": {"name": "x", "namespace": "n"}});
+            whole["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+            let change = change("x", None, object(whole));
+            let found = [&label, &note].map(|source| woken(&mut router, source, &change).len());
+            assert_eq!(found, [labelled, annotated], "{metadata}");
+        }
     }
 
     #[test]

@@ -6,12 +6,11 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use operetta_core::{
-    memory::{GUESTS, Shares, usable},
+    memory::{GUESTS, Shares, share},
     name::PluginName,
 };
 
@@ -31,8 +30,7 @@ pub struct GuestBudget {
 /// Three eighths of the memory that this process may use.
 impl Default for GuestBudget {
     fn default() -> Self {
-        let memory = usable(|path| fs::read_to_string(path).ok());
-        Self::new(memory.map_or(LEAST, |memory| GUESTS.of(memory)).max(LEAST))
+        Self::new(share(GUESTS, LEAST))
     }
 }
 

@@ -14,6 +14,7 @@ use std::{
         unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -21,6 +22,7 @@ use operetta_core::name::Digest;
 use tempfile::NamedTempFile;
 use wasmtime::{Engine, component::Component};
 
+pub use self::mark::forget_marks;
 pub(crate) use self::mark::{Dead, Mark};
 
 /// Bytes of key and MAC.
@@ -41,6 +43,8 @@ const DRAFT_AGE: Duration = Duration::from_hours(1);
 const ENTRY_AGE: Duration = Duration::from_hours(30 * 24);
 /// Bytes of all entries: more are those of components that were replaced, and the folder they lie in may be a volume of 1 GiB.
 const MOST: u64 = 640 << 20;
+/// Tenths of that for those which this process has used: it would compile them again at its next start.
+const IN_USE: u64 = 13;
 /// Write permission of group and others.
 const OTHERS_WRITE: u32 = 0o022;
 /// Any permission of group and others.
@@ -75,6 +79,9 @@ pub(crate) struct Cache {
     key: [u8; LEN],
     engine: Engine,
     engine_hash: blake3::Hash,
+    /// What was touched since is in use.
+    began: SystemTime,
+    told: AtomicBool,
 }
 
 /// Why an entry is not used.
@@ -127,11 +134,13 @@ impl Cache {
                 });
             }
         }
-        sweep(&dir, MOST);
+        // Nobody knows yet which of them will be used.
+        sweep(&dir, MOST, SystemTime::UNIX_EPOCH);
         let key = read_key(key_file)?;
         let mut hasher = StableHasher(blake3::Hasher::new());
         engine.precompile_compatibility_hash().hash(&mut hasher);
-        Ok(Self { dir, key, engine: engine.clone(), engine_hash: hasher.0.finalize() })
+        let (engine_hash, began) = (hasher.0.finalize(), SystemTime::now());
+        Ok(Self { dir, key, engine: engine.clone(), engine_hash, began, told: AtomicBool::new(false) })
     }
 
     /// The compiled form of this component, if there is one that this host wrote.
@@ -179,7 +188,13 @@ impl Cache {
             }
         });
         // Each version of a plugin is an entry, and a host runs for months. After this one was mapped, since it may be among what goes.
-        sweep(&self.dir, MOST);
+        let used = sweep(&self.dir, MOST, self.began);
+        if used > MOST && !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                path = %self.dir.display(), mib = used >> 20, most_mib = (MOST * IN_USE / 10) >> 20,
+                "the compiled components in use nearly fill the cache; beyond the most, those that were loaded longest ago are compiled again at each start: run fewer or smaller plugins in one host"
+            );
+        }
         kept
     }
 
@@ -249,8 +264,9 @@ fn map(engine: &Engine, file: &File) -> wasmtime::Result<Component> {
 }
 
 /// Deletes drafts that a host left behind when it was killed, entries of components or engines that are used no more, marks of long ago, and what was not used for longest where all entries
-/// have more than `most` bytes. The newest one stays in any case. What is mapped stays so without its file.
-fn sweep(dir: &Path, most: u64) {
+/// have more than `most` bytes, of which those that were used since `began` may have [`IN_USE`] tenths. The newest one stays in any case. What is mapped stays so without its file. Answers how
+/// many bytes those have that were used since.
+fn sweep(dir: &Path, most: u64, began: SystemTime) -> u64 {
     let mut entries = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -274,13 +290,18 @@ fn sweep(dir: &Path, most: u64) {
         }
     }
     entries.sort_by_key(|(modified, ..)| std::cmp::Reverse(*modified));
-    let mut bytes = 0_u64;
-    for (position, (_, len, path)) in entries.into_iter().enumerate() {
+    let (mut bytes, mut used) = (0_u64, 0_u64);
+    for (position, (modified, len, path)) in entries.into_iter().enumerate() {
         bytes = bytes.saturating_add(len);
+        let most = if modified >= began { most.saturating_mul(IN_USE) / 10 } else { most };
+        if modified >= began {
+            used = bytes;
+        }
         if position > 0 && bytes > most {
             let _ = fs::remove_file(path);
         }
     }
+    used
 }
 
 /// Refuses what belongs to someone else, or what others have a forbidden right to.
@@ -370,24 +391,27 @@ mod tests {
             file.set_len(bytes).unwrap();
             file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
         };
-        let swept = |most: u64| {
-            sweep(folder.path(), most);
+        let swept = |most: u64, since: u64| {
+            let used = sweep(folder.path(), most, SystemTime::now() - Duration::from_secs(since));
             let mut left: Vec<_> = fs::read_dir(folder.path())
                 .unwrap()
                 .map(|entry| entry.unwrap().file_name().into_string().unwrap())
                 .collect();
             left.sort();
-            left.join(" ")
+            (left.join(" "), used)
         };
+        let told = |left: &str, used: u64| (left.to_owned(), used);
         write("new.cwasm", 60, 10);
         write("used.cwasm", 30, 20);
         write("old.cwasm", 30, 30);
         write(".draft-1", 500, 40);
         write("other", 500, 50);
         write("unused.cwasm", 1, ENTRY_AGE.as_secs() + 10);
-        assert_eq!(swept(120), ".draft-1 new.cwasm old.cwasm other used.cwasm");
-        assert_eq!(swept(119), ".draft-1 new.cwasm other used.cwasm");
-        assert_eq!(swept(10), ".draft-1 new.cwasm other", "the newest is about to be used");
+        assert_eq!(swept(120, 0), told(".draft-1 new.cwasm old.cwasm other used.cwasm", 0));
+        assert_eq!(swept(119, 0), told(".draft-1 new.cwasm other used.cwasm", 0));
+        assert_eq!(swept(70, 25), told(".draft-1 new.cwasm other used.cwasm", 90), "what is in use may be more");
+        assert_eq!(swept(69, 25), told(".draft-1 new.cwasm other", 90), "and not anything");
+        assert_eq!(swept(10, 0), told(".draft-1 new.cwasm other", 0), "the newest is about to be used");
     }
 
     #[test]

@@ -4,19 +4,21 @@
 //! **What it takes counts as the host's** where a control group holds both, as in a container, so the host's memory bounds it; and where the kernel has to end one of them, it is the child's turn first.
 //!
 //! The protocol: the child reads three limits (8 bytes each, little-endian) and the component from standard input, writes compiled code to standard output, or one line that says
-//! why not to standard error, with exit code 1 where the component is to blame and 2 where it is not. It gets no environment and no arguments but those that make it a compiler.
+//! why not to standard error, with exit code 1 where the component is to blame and 2 where it is not. It gets no arguments but those that make it a compiler, and of the environment nothing but
+//! how many threads it may have.
 
 use std::{
     ffi::OsString,
     fs,
     io::{Read as _, Write as _},
+    num::NonZero,
     os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     process::{ExitCode, ExitStatus, Stdio},
     time::Duration,
 };
 
-use operetta_core::memory::{COMPILER, usable};
+use operetta_core::memory::{COMPILER, share};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -43,7 +45,7 @@ impl Default for CompileLimits {
         Self {
             // An operator of 1.3 MB takes 300 MB and 2.3 s; the largest that make sense (a scripting language's interpreter) some ten times as much.
             memory: ADDRESSES,
-            data: share_of(usable(|path| fs::read_to_string(path).ok())),
+            data: u64::try_from(share(COMPILER, LEAST)).unwrap_or(ADDRESSES).min(ADDRESSES),
             cpu: Duration::from_mins(1),
             wall: Duration::from_mins(2),
             component: 64 << 20,
@@ -54,12 +56,15 @@ impl Default for CompileLimits {
 /// Bytes of address space, unless told otherwise.
 const ADDRESSES: u64 = 4 << 30;
 /// What an ordinary operator needs, whatever the machine has.
-const LEAST: u64 = 384 << 20;
+const LEAST: usize = 384 << 20;
 
-/// What a compiler may write to where the host may use so much memory.
-fn share_of(usable: Option<usize>) -> u64 {
-    let share = usable.and_then(|memory| u64::try_from(COMPILER.of(memory)).ok());
-    share.unwrap_or(ADDRESSES).clamp(LEAST, ADDRESSES)
+/// Bytes of it for one of its threads.
+const EACH_THREAD: u64 = 64 << 20;
+
+/// Threads that compile at a time: each takes a stack, and memory for the function that it is at, whatever the cores are.
+fn threads(cores: usize, data: u64) -> usize {
+    let room = usize::try_from(data / EACH_THREAD).unwrap_or(usize::MAX);
+    cores.min(room).max(1)
 }
 
 /// A component that did not compile.
@@ -82,7 +87,7 @@ pub enum CompileError {
     /// The host died while it was compiled, more than once.
     #[error(
         "the host died {deaths} times while it compiled this component, which is left alone for a day: had the host too little memory? \
-         Build the component smaller, or give the host more memory; then, or to try again, delete {mark:?} and start the host again (in a pod whose state is an emptyDir: delete the pod)"
+         Build the component smaller, or give the host more memory; then, or to try again, delete {mark:?} (in a pod whose state is an emptyDir: delete the pod), which the host finds out within a minute"
     )]
     Deadly {
         /// How often.
@@ -127,9 +132,11 @@ pub(crate) async fn compile(
 ) -> Result<(), CompileError> {
     let (program, arguments) = compiler.split_first().map_or((OsString::new(), &[][..]), |(p, a)| (p.clone(), a));
     let failed = |error| CompileError::Spawn { program: program.clone(), error };
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let mut child = tokio::process::Command::new(&program)
         .args(arguments)
         .env_clear()
+        .env("RAYON_NUM_THREADS", threads(cores, limits.data).to_string())
         .stdin(Stdio::piped())
         .stdout(draft.as_file().try_clone().map_err(failed)?)
         .stderr(Stdio::piped())
@@ -232,17 +239,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compiler_has_a_quarter_of_the_memory_and_enough_for_an_ordinary_component() {
-        for (usable, share) in [
-            (Some(2 << 30), 512 << 20),
-            (Some(1 << 30), LEAST),
-            (Some(8 << 30), 2 << 30),
-            (Some(1 << 40), ADDRESSES),
-            (None, ADDRESSES),
+    fn a_compiler_has_no_more_threads_than_its_memory_bears() {
+        for (cores, data, expected) in [
+            (2, 384 << 20, 2),
+            (64, 384 << 20, 6),
+            (64, 512 << 20, 8),
+            (4, ADDRESSES, 4),
+            (128, ADDRESSES, 64),
+            (8, 1, 1),
         ] {
-            assert_eq!(share_of(usable), share, "{usable:?}");
+            assert_eq!(threads(cores, data), expected, "{cores} {data}");
         }
+    }
+
+    #[test]
+    fn a_compiler_has_a_quarter_of_the_memory_and_enough_for_an_ordinary_component() {
         let limits = CompileLimits::default();
-        assert!((LEAST..=limits.memory).contains(&limits.data), "{limits:?}");
+        let part = u64::try_from(share(COMPILER, LEAST)).unwrap();
+        assert_eq!(limits.data, part.min(limits.memory), "{limits:?}");
     }
 }

@@ -45,9 +45,15 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Whether the component is not to blame, so that it may load later.
+    /// Whether the component is not to blame.
     pub fn is_the_hosts(&self) -> bool {
         matches!(self, Self::Host { .. } | Self::Describe(DescribeError::Host(_)))
+    }
+
+    /// Whether it may load later as it is.
+    pub fn may_pass(&self) -> bool {
+        // What the host died of is left alone for a time.
+        self.is_the_hosts() || matches!(self, Self::Compile(CompileError::Deadly { .. }))
     }
 
     /// `verify`, `compile` or `describe`.

@@ -36,6 +36,7 @@ mod meter;
 mod state;
 
 pub use budget::GuestBudget;
+pub use cache::forget_marks;
 pub use compile::{CompileLimits, compile_main};
 pub use component::{Component, LoadError};
 pub use operator::{Observer, Operator, Usage, Warm};

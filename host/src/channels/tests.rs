@@ -579,7 +579,7 @@ async fn messages_that_a_service_does_not_read_are_held_up_to_a_bound_and_let_go
     let (one, two, three) = (open().await, open().await, open().await);
     let (first, second, third) = tokio::join!(fill(&*one), fill(&*two), fill(&*three));
     // A window of HTTP/2 takes less than one of them.
-    assert!(first + second + third <= 9, "{first} {second} {third}");
+    assert!((8..=9).contains(&(first + second + third)), "{first} {second} {third}");
     drop((one, two, three));
     scene.until_waiting(0).await;
     for _ in 0..20 {

@@ -1,11 +1,11 @@
 //! The two small HTTP servers of every kubebuilder manager: metrics, and health probes.
 //!
-//! Any pod may reach them. So whoever connects and says nothing is cut off, and **whoever holds many connections keeps nobody else out**: beyond [`MOST`] the oldest one goes, and a probe
-//! is answered sooner than it gets old.
+//! Any pod may reach them. So whoever connects and says nothing is cut off, and **whoever holds many connections keeps nobody else out**: beyond [`MOST`] one goes of the address that has most
+//! of them, however fast it opens them, so that no flood ends the one of a probe that has not been answered yet.
 
 use std::{
-    collections::VecDeque,
-    net::SocketAddr,
+    collections::{HashMap, VecDeque},
+    net::{IpAddr, SocketAddr},
     pin::pin,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
@@ -130,22 +130,41 @@ async fn listen(
     Ok(Some(local))
 }
 
+/// A connection that is not over.
+struct Open {
+    peer: IpAddr,
+    task: AbortHandle,
+}
+
 /// Takes connections until `stop`.
 async fn accept(mut listener: TcpListener, page: Router, stop: CancellationToken) {
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    let mut open: VecDeque<Open> = VecDeque::new();
     loop {
-        let (stream, _) = tokio::select! {
+        let (stream, peer) = tokio::select! {
             accepted = Listener::accept(&mut listener) => accepted,
             () = stop.cancelled() => return,
         };
-        open.retain(|connection| !connection.is_finished());
-        if open.len() >= MOST
-            && let Some(oldest) = open.pop_front()
+        open.retain(|connection| !connection.task.is_finished());
+        let task = tokio::spawn(converse(stream, page.clone(), stop.clone())).abort_handle();
+        open.push_back(Open { peer: peer.ip(), task });
+        if open.len() > MOST
+            && let Some(one) = crowding(&open).and_then(|one| open.remove(one))
         {
-            oldest.abort();
+            one.task.abort();
         }
-        open.push_back(tokio::spawn(converse(stream, page.clone(), stop.clone())).abort_handle());
+        // What asked at once is answered before the next one comes.
+        tokio::task::yield_now().await;
     }
+}
+
+/// Of the address that has most of them, the oldest.
+fn crowding(open: &VecDeque<Open>) -> Option<usize> {
+    let mut held: HashMap<IpAddr, usize> = HashMap::new();
+    for connection in open {
+        *held.entry(connection.peer).or_default() += 1;
+    }
+    let most = held.values().max();
+    open.iter().position(|connection| held.get(&connection.peer) == most)
 }
 
 /// Answers the requests of one connection; after `stop` the one that it is at.
@@ -211,8 +230,8 @@ mod tests {
         for _ in 0..=MOST {
             silent.push(TcpStream::connect(probes).await.unwrap());
         }
-        // The oldest goes at once.
-        let soon = Duration::from_secs(30);
+        // The oldest goes at once, long before it is too late for its head.
+        let soon = HEAD / 2;
         let mut first = silent.remove(0);
         let read = async { first.read(&mut [0; 1]).await };
         assert!(matches!(tokio::time::timeout(soon, read).await.unwrap(), Ok(0) | Err(_)));
@@ -226,6 +245,27 @@ mod tests {
         let mut answer = Vec::new();
         let _ = tokio::time::timeout(HEAD * 10, half.read_to_end(&mut answer)).await.expect("it is cut off");
         assert!(began.elapsed() <= HEAD * 2 && !answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn whoever_opens_many_connections_ends_no_one_of_another_address() {
+        let stop = CancellationToken::new();
+        let (_, probes) = serve(("0", Arc::default()), ("127.0.0.1:0", Arc::default()), &stop).await.unwrap();
+        let probes = probes.unwrap();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
+        let mut probe = socket.connect(probes).await.unwrap();
+        let mut crowd = Vec::new();
+        for _ in 0..2 * MOST {
+            crowd.push(TcpStream::connect(probes).await.unwrap());
+        }
+        // The one that had to go for the last of them.
+        let read = async { crowd[MOST].read(&mut [0; 1]).await };
+        assert!(matches!(tokio::time::timeout(HEAD / 2, read).await.unwrap(), Ok(0) | Err(_)));
+        probe.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.") && answer.contains(" 200 "), "{answer}");
     }
 
     #[tokio::test]

@@ -166,6 +166,7 @@ async fn a_component_that_the_host_died_of_twice_is_not_compiled_until_somebody_
     let refused = sandbox.load(Crash::default().wasm()).await.err().unwrap();
     let text = refused.to_string();
     assert!(matches!(refused, LoadError::Compile(CompileError::Deadly { deaths: 2, .. })), "{text}");
+    assert!(refused.may_pass() && !refused.is_the_hosts(), "a host that goes on tries it again when the mark is gone");
     assert!(text.contains("died 2 times") && text.contains(mark.to_str().unwrap()), "{text}");
     let other = Crash { on_reconcile: "unreachable", ..Crash::default() };
     Plugin::load(&sandbox, other.wasm()).await.unwrap();

@@ -7,12 +7,11 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use operetta_core::{
-    memory::{CACHES, Shares, usable},
+    memory::{CACHES, Shares, share},
     name::PluginName,
 };
 
@@ -46,8 +45,7 @@ pub struct Charge {
 /// A quarter of the memory that this process may use.
 impl Default for CacheBudget {
     fn default() -> Self {
-        let memory = usable(|path| fs::read_to_string(path).ok());
-        Self::new(memory.map_or(LEAST, |memory| CACHES.of(memory)).max(LEAST))
+        Self::new(share(CACHES, LEAST))
     }
 }
 
@@ -146,6 +144,8 @@ impl Drop for Charge {
 
 #[cfg(test)]
 mod tests {
+    use operetta_core::memory::usable;
+
     use super::*;
 
     fn plugin(name: &str) -> PluginName {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_quarter_of_the_memory_is_for_caches() {
-        let memory = usable(|path| fs::read_to_string(path).ok()).unwrap();
+        let memory = usable(|path| std::fs::read_to_string(path).ok()).unwrap();
         assert!(memory > 64 << 20, "{memory}");
         assert_eq!(CacheBudget::default().total(), (memory / 8 * 2).max(LEAST));
     }

@@ -587,7 +587,7 @@ async fn where_the_api_server_cannot_be_reached_is_not_the_plugins_to_know() {
     let cluster = FakeApi::new(|_| None).cluster();
     let (kubernetes, said) = overheard(&cluster);
     let error = kubernetes.tell("get", Fault::Unreachable("connect to 10.11.12.13".into()));
-    let ApiError::Unavailable(text) = error else { panic!("{error:?}") };
+    let ApiError::Unreachable(text) = error else { panic!("{error:?}") };
     assert!(text.contains("get: the API server cannot be reached") && !text.contains("10.11.12.13"), "{text}");
     assert!(said.lock().unwrap()[0].contains("10.11.12.13"));
 }

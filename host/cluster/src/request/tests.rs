@@ -40,15 +40,27 @@ fn each_status_has_its_case_and_says_what_failed() {
         (504, "Timeout", ApiError::Timeout(text()), true),
     ] {
         assert_eq!(answer(code, reason).outcome_unknown(), unknown, "{code}");
+        assert_eq!(expected.may_have_happened(), unknown, "{code}");
         assert_eq!(answer(code, reason).into_api_error("get x"), expected, "{code}");
     }
     assert!(matches!(Fault::Timeout.into_api_error("get x"), ApiError::Timeout(_)));
     assert!(
         matches!(Fault::Lost("reset".into()).into_api_error("get x"), ApiError::Unavailable(t) if t.contains("reset"))
     );
-    assert!(matches!(Fault::TooLarge.into_api_error("get x"), ApiError::TooLarge(_)));
+    assert!(matches!(Fault::TooLarge.into_api_error("get x"), ApiError::AnswerTooLarge(_)));
     assert!(Fault::Lost(String::new()).outcome_unknown() && Fault::Timeout.outcome_unknown());
     assert!(!Fault::Unreachable(String::new()).outcome_unknown());
+    // Whatever is known of the outcome, the contract's error says as well.
+    let text = || String::from("t");
+    let no_client = [ApiError::Timeout(text()), ApiError::Unavailable(text()), ApiError::AnswerTooLarge(text())];
+    let faults = [Fault::Lost(text()), Fault::Unreachable(text()), Fault::Timeout, Fault::TooLarge]
+        .into_iter()
+        .chain([Fault::Unsendable(text()), Fault::Garbled(text())])
+        .chain(no_client.map(Fault::NoClient));
+    for fault in faults {
+        let error = fault.clone().into_api_error("get x");
+        assert_eq!(error.may_have_happened(), fault.outcome_unknown(), "{fault:?}");
+    }
 }
 
 #[test]

@@ -101,13 +101,15 @@ fn namespaces_that_were_taken_away_are_out_of_sight_until_they_are_given_back() 
     let sees = |bounds: &Bounds, place: &str| bounds.contains(Some(&place.parse().unwrap()));
     let may = |bounds: &Bounds, what: &str| asked(what, |access| bounds.check(access)).is_ok();
     assert!(sees(&bounds, "n") && sees(&bounds, "m") && may(&bounds, "list x.example.com things -"));
-    assert!(bounds.narrow(only("n")) && !bounds.narrow(only("n")), "it says whether that is new");
+    bounds.narrow(only("n"));
     assert!(sees(&bounds, "n") && !sees(&bounds, "m") && !bounds.contains(None));
     assert!(may(&bounds, "get x.example.com things n/a") && !may(&bounds, "get x.example.com things m/a"));
     assert!(!may(&bounds, "list x.example.com things -"), "the ports would answer what lies elsewhere, too");
-    assert!(bounds.narrow(None) && sees(&bounds, "m"));
+    bounds.narrow(None);
+    assert!(sees(&bounds, "m"));
     let mut nobodys = Bounds::default();
-    assert!(!nobodys.narrow(only("n")) && sees(&nobodys, "m"));
+    nobodys.narrow(only("n"));
+    assert!(sees(&nobodys, "m"));
 }
 
 #[test]

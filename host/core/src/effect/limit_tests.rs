@@ -425,6 +425,10 @@ async fn what_is_made_for_one_object_comes_at_ten_times_that_rate_whatever_its_n
     let fails = |refusal: Option<ApiError>| *fake.refusal.lock().unwrap() = refusal;
     fails(Some(ApiError::AlreadyExists(String::new())));
     assert!(matches!(make(&next).await, Err(ApiError::AlreadyExists(_))));
+    for refusal in [ApiError::Unreachable(String::new()), ApiError::TooLarge(String::new())] {
+        fails(Some(refusal.clone()));
+        assert_eq!(make(&next).await.unwrap_err(), refusal, "it was never sent, or not taken");
+    }
     fails(Some(ApiError::Unavailable(String::new())));
     assert!(matches!(make(&next).await, Err(ApiError::Unavailable(_))));
     fails(None);

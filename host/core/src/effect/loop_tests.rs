@@ -77,6 +77,29 @@ async fn a_write_that_changed_nothing_makes_nobodys_version_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_that_was_never_sent_or_is_refused_makes_no_event_its_own() {
+    for refusal in [ApiError::Unreachable("refused".into()), ApiError::TooLarge("413".into())] {
+        let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+        *fake.refusal.lock().unwrap() = Some(refusal);
+        let (first, _) = effects(&fake, Policy { grants: rules(&["*"]), ..Policy::default() });
+        let guard = Guard::new(ControllerName::parse("c").unwrap(), Arc::default());
+        for _ in 0..120 {
+            let errand = guard.begin(&key());
+            let effects =
+                Effects::new(first.caller.clone(), first.policy.shared.clone(), first.ports.clone()).on(errand);
+            let object = r#"{"metadata": {"generateName": "x"}}"#.to_owned();
+            effects.create(&pods(), key().namespace.as_ref(), object).await.unwrap_err();
+            assert!(effects.steps().is_empty(), "nothing happened");
+            // What somebody else writes meanwhile.
+            fake.versions.fetch_add(1, Ordering::Relaxed);
+            let meta = fake.meta();
+            guard.heard(&key(), &Happened { resource: &pods(), key: &key(), was: None, now: Some(&meta) }, true);
+            assert_eq!(guard.ended(&key(), &effects.steps()), Verdict::default());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_write_that_is_dropped_before_its_answer_or_that_lost_it_is_noted_too() {
     for write in ["create", "generate", "patch", "delete", "lost"] {
         let fake = Arc::new(Fake { exists: true, ..Fake::default() });

@@ -95,9 +95,9 @@ impl From<&ApiError> for Ending {
             ApiError::Denied(_) => Self::Denied,
             ApiError::Gone(_) => Self::Gone,
             ApiError::TooManyRequests(_) => Self::TooManyRequests,
-            ApiError::Unavailable(_) => Self::Unavailable,
+            ApiError::Unavailable(_) | ApiError::Unreachable(_) => Self::Unavailable,
             ApiError::Timeout(_) => Self::Timeout,
-            ApiError::TooLarge(_) => Self::TooLarge,
+            ApiError::TooLarge(_) | ApiError::AnswerTooLarge(_) => Self::TooLarge,
         }
     }
 }

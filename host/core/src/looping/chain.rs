@@ -4,8 +4,9 @@
 //! that woke it. A chain that is longer than [`LONG`] feeds itself. Whose event it was is looked up as late as can be, since an event may come before the answer of the write that it
 //! tells of; and whatever is not known then is somebody else's.
 //!
-//! A write without an answer (the guest dropped it, or the answer was lost) made a version that nobody knows. The next event of its object that nobody else is known for is its own, so that
-//! no chain is hidden by not waiting for what it does; and one event only, so that it hides nobody else's either.
+//! A write without an answer (the guest dropped it, or the answer was lost) made a version that nobody knows. The next event of its object within [`WINDOW`] that nobody else is known for is
+//! its own, so that no chain is hidden by not waiting for what it does; and no more than the write may bring, so that it hides little of others: one event, or two of a deletion. Several
+//! such writes of an object add up.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},

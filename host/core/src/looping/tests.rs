@@ -540,6 +540,18 @@ async fn an_object_that_is_too_large_to_be_read_in_time_is_no_loop_of_fields() {
     }
 }
 
+#[test]
+fn a_write_that_is_too_large_to_be_read_hides_none_after_it() {
+    let key = ObjectKey::parse(Some("n"), "x").unwrap();
+    let step = |length: usize| {
+        let of = |version: u64| object("o", version, &json!({"a": version, "long": "x".repeat(length)}));
+        changed("things", &key, of(1), of(2))
+    };
+    let steps = [step(0), step(3 << 20), step(1 << 20), step(1 << 20), step(0)];
+    let told: Vec<_> = changes(&steps.iter().collect::<Vec<_>>()).iter().map(Vec::len).collect();
+    assert_eq!(told, [1, 0, 1, 0, 1], "as much as there is room for");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_it_removed_itself_it_makes_again_for_whoever_wakes_it() {
     for (by_itself, found) in [(true, 0), (false, 1)] {

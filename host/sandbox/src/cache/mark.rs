@@ -2,17 +2,43 @@
 //!
 //! Where a control group holds the host and its compiler, and is ended as one (as Kubernetes has it), a compiler without memory is the end of both, and whatever the host remembers of it must lie
 //! on disk. A mark is a file beside the entries, which is locked as long as its host lives and goes when the compiler has ended, however it did. **One that is there and not locked is of a host that
-//! died**; its length says how many did. Once may be an accident: hosts are killed for many reasons.
+//! died**; its length says how many did. Once may be an accident: hosts are killed for many reasons. A host that ends on purpose forgets its marks before it does, and what is older than
+//! [`MARK_AGE`] says nothing, whether anybody has swept it or not.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Seek, SeekFrom, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
+
+use super::MARK_AGE;
 
 /// Deaths after which it is not tried again.
 const ENOUGH: u64 = 2;
+
+/// The marks of this process: one for each sandbox, at most.
+static HELD: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn held() -> MutexGuard<'static, Vec<PathBuf>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Deletes the marks of this process, which is about to end whatever it compiles: that is not a death of it.
+pub fn forget_marks() {
+    forget(|_| true);
+}
+
+fn forget(which: impl Fn(&Path) -> bool) {
+    held().retain(|path| {
+        let goes = which(path);
+        if goes {
+            let _ = fs::remove_file(path);
+        }
+        !goes
+    });
+}
 
 /// As long as this lives, its component is being compiled.
 #[derive(Debug)]
@@ -39,6 +65,7 @@ impl Mark {
                 if deaths > 0 {
                     tracing::warn!(path = %path.display(), "the host died when it compiled this component the last time; it is tried once more");
                 }
+                held().push(path.to_owned());
                 Ok(Self { locked: Some((file, path.to_owned())) })
             }
             Ok(None) => Ok(Self { locked: None }),
@@ -54,6 +81,7 @@ impl Mark {
 impl Drop for Mark {
     fn drop(&mut self) {
         if let Some((file, path)) = &self.locked {
+            held().retain(|held| held != path);
             // Whoever has it open already finds that nobody died.
             let _ = file.set_len(0);
             let _ = fs::remove_file(path);
@@ -71,6 +99,9 @@ fn lock(path: &Path) -> io::Result<Option<(File, u64)>> {
         Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(error)) => return Err(error),
     }
+    if file.metadata()?.modified()?.elapsed().is_ok_and(|age| age > MARK_AGE) {
+        file.set_len(0)?;
+    }
     let deaths = file.seek(SeekFrom::End(0))?;
     if deaths < ENOUGH {
         file.write_all(b"!")?;
@@ -80,6 +111,8 @@ fn lock(path: &Path) -> io::Result<Option<(File, u64)>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     /// A host that dies: nothing of it is left but the file, whose lock goes with it.
@@ -111,6 +144,36 @@ mod tests {
             drop(Mark::set(&path).unwrap());
             assert!(!path.exists());
         }
+    }
+
+    #[test]
+    fn deaths_of_long_ago_are_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mark");
+        let age = |seconds: u64| {
+            fs::write(&path, "!!").unwrap();
+            let at = SystemTime::now() - MARK_AGE + Duration::from_mins(1) - Duration::from_secs(seconds);
+            File::options().write(true).open(&path).unwrap().set_modified(at).unwrap();
+        };
+        age(0);
+        assert_eq!(Mark::set(&path).unwrap_err().deaths, 2);
+        age(120);
+        die(Mark::set(&path).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "!", "that is the first one since");
+    }
+
+    #[test]
+    fn a_host_that_ends_on_purpose_leaves_no_mark() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mark");
+        let mark = Mark::set(&path).unwrap();
+        assert!(held().contains(&path));
+        // Those of other tests are theirs.
+        forget(|held| held == path);
+        assert!(!path.exists());
+        die(mark);
+        drop(Mark::set(&path).unwrap());
+        assert!(!held().contains(&path), "what ended is none of them");
     }
 
     #[test]

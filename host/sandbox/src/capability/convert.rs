@@ -146,9 +146,9 @@ impl From<ApiError> for types::ApiError {
             ApiError::Denied(why) => Self::Denied(why),
             ApiError::Gone(why) => Self::Gone(why),
             ApiError::TooManyRequests(after) => Self::TooManyRequests(after.map(millis)),
-            ApiError::Unavailable(why) => Self::Unavailable(why),
+            ApiError::Unavailable(why) | ApiError::Unreachable(why) => Self::Unavailable(why),
             ApiError::Timeout(why) => Self::Timeout(why),
-            ApiError::TooLarge(why) => Self::TooLarge(why),
+            ApiError::TooLarge(why) | ApiError::AnswerTooLarge(why) => Self::TooLarge(why),
         }
     }
 }
