@@ -1,5 +1,6 @@
 //! What the checks cost a host call: the same call of a port, once through the one way out with 1, 10 and 100 rules granted, and once directly. `cargo bench --bench checks` prints a
-//! table and says where the target is missed; a machine that does other things at the same time easily doubles the figures.
+//! table and says where the target is missed. Each figure is the best of many rounds, in each of which all have a turn, since a machine that does other things for some seconds doubles
+//! whatever is measured then.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod ports;
@@ -70,26 +71,34 @@ fn each<F: Future<Output = ()>>(call: impl Fn() -> F) -> f64 {
     (cpu() - began) / f64::from(CALLS)
 }
 
-/// The best round of each, by turns, so that a machine that is busy for a while is no advantage for either.
-fn best<A, B>(direct: impl Fn() -> A, checked: impl Fn() -> B) -> (f64, f64)
-where
-    A: Future<Output = ()>,
-    B: Future<Output = ()>,
-{
-    let mut best = (f64::MAX, f64::MAX);
-    for _ in 0..ROUNDS {
-        best = (best.0.min(each(&direct)), best.1.min(each(&checked)));
-    }
-    best
+/// A call that is measured: its names, and what one takes directly and checked.
+struct Row<'a> {
+    what: String,
+    round: Box<dyn Fn() -> (f64, f64) + 'a>,
+    best: (f64, f64),
 }
 
-fn row(what: &str, rules: usize, (direct, checked): (f64, f64)) {
-    let more = checked - direct;
-    let verdict = if more <= CHECKS.as_secs_f64() * 1e9 { "reached" } else { "MISSED" };
-    println!(
-        "{:<44} {direct:>7.0} ns {checked:>7.0} ns {more:>7.0} ns  (at most {CHECKS:?}: {verdict})",
-        format!("{what}, {rules} rules granted")
-    );
+impl<'a> Row<'a> {
+    fn of<A, B>(what: &str, rules: usize, direct: impl Fn() -> A + 'a, checked: impl Fn() -> B + 'a) -> Self
+    where
+        A: Future<Output = ()>,
+        B: Future<Output = ()>,
+    {
+        let round = Box::new(move || (each(&direct), each(&checked)));
+        Self { what: format!("{what}, {rules} rules granted"), round, best: (f64::MAX, f64::MAX) }
+    }
+
+    fn turn(&mut self) {
+        let (direct, checked) = (self.round)();
+        self.best = (self.best.0.min(direct), self.best.1.min(checked));
+    }
+
+    fn print(&self) {
+        let (Self { what, .. }, (direct, checked)) = (self, self.best);
+        let more = checked - direct;
+        let verdict = if more <= CHECKS.as_secs_f64() * 1e9 { "reached" } else { "MISSED" };
+        println!("{what:<44} {direct:>7.0} ns {checked:>7.0} ns {more:>7.0} ns  (at most {CHECKS:?}: {verdict})");
+    }
 }
 
 fn main() {
@@ -109,38 +118,44 @@ fn main() {
     let owned = json!({"metadata": metadata, "data": data}).to_string();
     let owned = || owned.clone();
     let (port, caller, resource, key) = (&Nothing, &caller, &resource, &key);
-    println!(
-        "{:<44} {:>10} {:>10} {:>10}",
-        "one host call on ports that answer at once", "directly", "checked", "more"
-    );
-    for rules in [1, 10, 100] {
-        let effects: &Effects = &effects(&granted(rules));
-        let direct = || async { drop(black_box(port.get(caller, resource, key, false).await)) };
-        let checked = || async { assert!(black_box(effects.get(resource, key, false).await).is_ok()) };
-        row("get", rules, best(direct, checked));
-        // Two grants are needed for an apply: patch and create.
-        let direct = || async { drop(black_box(port.patch(caller, resource, key, None, Patch::Apply(body())).await)) };
-        let checked =
-            || async { assert!(black_box(effects.patch(resource, key, None, Patch::Apply(body())).await).is_ok()) };
-        row("apply", rules, best(direct, checked));
-        // What most operators write: it says whose it is, which what lies there must say as well.
-        let direct = || async { drop(black_box(port.patch(caller, resource, key, None, Patch::Apply(owned())).await)) };
-        let checked =
-            || async { assert!(black_box(effects.patch(resource, key, None, Patch::Apply(owned())).await).is_ok()) };
-        row("apply of 2 kB with an owner", rules, best(direct, checked));
-        // It may take nothing away that people said to the host.
-        let direct = || async { drop(black_box(port.replace(caller, resource, key, None, owned()).await)) };
-        let checked = || async { assert!(black_box(effects.replace(resource, key, None, owned()).await).is_ok()) };
-        row("replace of 2 kB with an owner", rules, best(direct, checked));
-    }
-    let effects: &Effects = &effects(&granted(100));
+    let all = [1, 10, 100].map(|rules| (rules, effects(&granted(rules))));
     let channel = &operetta_core::name::ChannelName::parse("shop").unwrap();
+    let mut rows = Vec::new();
+    for (rules, effects) in &all {
+        let (rules, effects): (_, &Effects) = (*rules, effects);
+        let direct = move || async move { drop(black_box(port.get(caller, resource, key, false).await)) };
+        let checked = move || async move { assert!(black_box(effects.get(resource, key, false).await).is_ok()) };
+        rows.push(Row::of("get", rules, direct, checked));
+        // Two grants are needed for an apply: patch and create.
+        let sent = move |body| async move { drop(black_box(port.patch(caller, resource, key, None, body).await)) };
+        let asked =
+            move |body| async move { assert!(black_box(effects.patch(resource, key, None, body).await).is_ok()) };
+        let (direct, checked) = (move || sent(Patch::Apply(body())), move || asked(Patch::Apply(body())));
+        rows.push(Row::of("apply", rules, direct, checked));
+        // What most operators write: it says whose it is, which what lies there must say as well.
+        let (direct, checked) = (move || sent(Patch::Apply(owned())), move || asked(Patch::Apply(owned())));
+        rows.push(Row::of("apply of 2 kB with an owner", rules, direct, checked));
+        // It may take nothing away that people said to the host.
+        let direct = move || async move { drop(black_box(port.replace(caller, resource, key, None, owned()).await)) };
+        let checked =
+            move || async move { assert!(black_box(effects.replace(resource, key, None, owned()).await).is_ok()) };
+        rows.push(Row::of("replace of 2 kB with an owner", rules, direct, checked));
+    }
+    let [.., (_, effects)] = &all;
     let call = || GrpcCall {
         path: "/shop.v1.Shop/Buy".into(),
         metadata: vec![("x-colour".into(), b"red".to_vec())],
         deadline: None,
     };
-    let direct = || async { drop(black_box(port.unary(channel, call(), vec![0; 64]).await)) };
-    let checked = || async { drop(black_box(effects.unary("shop", call(), vec![0; 64]).await)) };
-    row("unary", 100, best(direct, checked));
+    let direct = move || async move { drop(black_box(port.unary(channel, call(), vec![0; 64]).await)) };
+    let checked = move || async move { drop(black_box(effects.unary("shop", call(), vec![0; 64]).await)) };
+    rows.push(Row::of("unary", 100, direct, checked));
+    for _ in 0..ROUNDS {
+        rows.iter_mut().for_each(Row::turn);
+    }
+    println!(
+        "{:<44} {:>10} {:>10} {:>10}",
+        "one host call on ports that answer at once", "directly", "checked", "more"
+    );
+    rows.iter().for_each(Row::print);
 }

@@ -137,3 +137,27 @@ async fn a_write_that_is_dropped_before_its_answer_or_that_lost_it_is_noted_too(
         assert_eq!(found, ["objects of pods.v1 in namespace n are written again and again"], "{write}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_there_a_moment_ago_and_is_made_anew_counts_as_made() {
+    const OWNED: &str = r#"{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"a","uid":"u"}]}}"#;
+    for (makes, refused) in [(true, true), (false, false)] {
+        let fake = Arc::new(Fake { exists: true, ..Fake::default() });
+        fake.makes.store(makes, Ordering::Relaxed);
+        *fake.object.lock().unwrap() = Some(OWNED.to_owned());
+        let limits = Limits { write_rate: 1, ..Limits::default() };
+        let grants = rules(&["get", "create", "patch"]);
+        let (first, _) = effects(&fake, Policy { grants, limits, ..Policy::default() });
+        let guard = Guard::new(ControllerName::parse("c").unwrap(), Arc::default());
+        let errand = guard.begin(&key());
+        let effects = Effects::new(first.caller.clone(), first.policy.shared.clone(), first.ports.clone()).on(errand);
+        // Ten times the writes of one object, each of an object of its own.
+        for number in 0..10 {
+            let other = ObjectKey { name: ObjectName::parse(&format!("x{number}")).unwrap(), ..key() };
+            effects.patch(&pods(), &other, None, Patch::Apply(OWNED.into())).await.map(drop).unwrap();
+        }
+        let object = r#"{"metadata": {"name": "y"}}"#.to_owned();
+        let made = effects.create(&pods(), key().namespace.as_ref(), object).await;
+        assert_eq!(matches!(made, Err(ApiError::TooManyRequests(_))), refused, "{made:?}");
+    }
+}
